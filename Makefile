@@ -1,0 +1,57 @@
+# Needs python3 >= 3.11 with venv and pip, and nothing else. `make` lists the targets.
+#
+# No test needs a GPU, so the dev extra asks for a torch release that comes as a CPU build. Where the package index only
+# has CUDA builds of it, set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu.
+
+PYTHON ?= python3
+BUDGET ?= 60s
+
+FOLDERS := gpu_kernels harness invariants models_under_test fuzz ci cli
+BIN := .venv/bin
+DEV := .venv/.dev-installed
+ENGINES := .venv/.engines-installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help fuzz test test-engines quality bench lint clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+fuzz: $(DEV)  ## fuzz the reference manager for BUDGET (60s)
+	$(BIN)/kvsan fuzz --target paged --budget $(BUDGET)
+
+test: $(ENGINES) lint  ## what CI runs: lint, types, and every test that is neither slow nor needs a GPU
+	$(BIN)/pytest -n 2 -m "not slow and not gpu"
+
+test-engines: $(ENGINES)  ## tests against real engines' releases
+	$(BIN)/pytest -m "engines and not gpu"
+
+quality: $(ENGINES)  ## the slow tests: time to bug, reproducer size
+	$(BIN)/pytest -m "slow and not gpu"
+
+bench: $(DEV)  ## measure throughput
+	$(BIN)/python -m kvsan.ci.benchmark
+
+# mypy does not follow the package-dir mapping of an editable install; a tree of links gives it the installed layout.
+lint: $(DEV)  ## ruff and mypy
+	$(BIN)/ruff check .
+	mkdir -p build/typed/kvsan
+	for folder in $(FOLDERS); do ln -sfn ../../../$$folder build/typed/kvsan/$$folder || exit 1; done
+	MYPYPATH=build/typed $(BIN)/mypy $(FOLDERS:%=-p kvsan.%)
+
+clean:  ## remove everything that was built or installed
+	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "KVSan needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+
+$(DEV): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --no-input -e '.[dev]'
+	touch $@
+
+$(ENGINES): $(DEV)
+	$(BIN)/python -m pip install --quiet --no-input -e '.[dev,engines]'
+	touch $@

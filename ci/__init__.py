@@ -1,0 +1,1 @@
+"""What runs in continuous integration: benchmarks and tables."""

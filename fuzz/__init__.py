@@ -1,0 +1,1 @@
+"""How targets are searched: generator, search loop, Hypothesis machine, shrinker, corpus."""

@@ -1,0 +1,94 @@
+"""Replay: run a trace against a fresh target and say what happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kvsan.harness.configuration import Configuration
+from kvsan.harness.fingerprint import Fingerprint
+from kvsan.harness.invariant import Invariant
+from kvsan.harness.numbers import Numbers
+from kvsan.harness.operations import Operation
+from kvsan.harness.session import Session
+from kvsan.harness.target import Target
+from kvsan.harness.trace import Trace
+from kvsan.harness.verdict import HarnessError, UsageError, Violation
+from kvsan.invariants import INVARIANTS
+
+TargetFactory = Callable[[Configuration], Target]
+
+
+@dataclass(slots=True)
+class Replayed:
+    """``step`` is the index of the operation that violated (``len(operations)`` stands for the end of the session)."""
+
+    violation: Violation | None
+    step: int
+    executed: int
+    counts: Counter[str] = field(default_factory=Counter)
+    hashes: list[str] = field(default_factory=list)
+
+
+def construct(factory: TargetFactory, configuration: Configuration) -> Target:
+    """Build a target; what its constructor raises is bad input (UsageError), not a finding."""
+    try:
+        return factory(configuration)
+    except (UsageError, HarnessError):
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"target {configuration.target}: its constructor raised {type(error).__name__}: {error}".splitlines()[0]
+        ) from error
+
+
+def open_session(
+    factory: TargetFactory,
+    configuration: Configuration,
+    *,
+    numbers: bool,
+    sweep_every: int | None = None,
+    beyond_contract: bool = False,
+    invariants: Sequence[type[Invariant]] = INVARIANTS,
+) -> Session:
+    """Start a session on a fresh target."""
+    target = construct(factory, configuration)
+    traits = target.traits
+    oracle = Numbers(traits.num_units, traits.block_size, configuration.dtype) if numbers else None
+    return Session(target, invariants, oracle, sweep_every, beyond_contract)
+
+
+def run(session: Session, operations: Sequence[Operation], *, close: bool = True, hashes: bool = False) -> Replayed:
+    """Run operations until one violates; ``close`` also judges the end of the session."""
+    fingerprint = Fingerprint(session) if hashes else None
+    seen: list[str] = []
+    position = -1
+    violation = None
+    try:
+        for position, operation in enumerate(operations):  # noqa: B007 - the position of a violation is told
+            session.step(operation)
+            if fingerprint is not None:
+                seen.append(fingerprint.update())
+        if close:
+            position = len(operations)
+            session.close()
+    except Violation as raised:
+        violation = raised
+    return Replayed(violation, position, session.steps, session.counts, seen)
+
+
+def replay(
+    factory: TargetFactory,
+    trace: Trace,
+    *,
+    numbers: bool = True,
+    sweep_every: int = 1,
+    beyond_contract: bool = False,
+    hashes: bool = False,
+) -> Replayed:
+    """Run a trace from its configuration on, with a sweep after every step."""
+    session = open_session(
+        factory, trace.configuration, numbers=numbers, sweep_every=sweep_every, beyond_contract=beyond_contract
+    )
+    return run(session, trace.operations, hashes=hashes)

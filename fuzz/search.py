@@ -1,0 +1,250 @@
+"""The search loop: run after run, each from its own seed, until a budget ends or enough was found.
+
+A run is a fresh target under a fresh session with a fresh generator. Run i of seed s is always the same run. ``steps`` is the
+deterministic budget; ``budget_s`` only caps it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from kvsan.fuzz.generate import Generator, draw_features
+from kvsan.fuzz.journal import Journal
+from kvsan.fuzz.known import KnownFindings
+from kvsan.fuzz.profiles import Profile
+from kvsan.fuzz.replay import TargetFactory, open_session
+from kvsan.fuzz.shrink import shrink
+from kvsan.harness.clock import now_s
+from kvsan.harness.configuration import Configuration
+from kvsan.harness.operations import OPERATIONS, Operation
+from kvsan.harness.session import Session
+from kvsan.harness.trace import Trace
+from kvsan.harness.verdict import Finding, Violation
+
+_PROGRESS_EVERY_S = 0.5
+_CLOCK_EVERY = 64
+_SHRINK_AT_MOST_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """What to search, and for how long.
+
+    ``sizes_drawn``: each run draws pool and block size from the profile; otherwise the configuration's stand. ``numbers``
+    is the share of runs in which every attention output is compared.
+    """
+
+    configuration: Configuration
+    profile: Profile
+    seed: int = 0
+    steps: int | None = None
+    budget_s: float | None = None
+    max_findings: int = 1
+    numbers: float = 1.0
+    sizes_drawn: bool = True
+    beyond_contract: bool = False
+    without: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class SearchSummary:
+    """What a search did. ``counts`` are executed operations and events by name; ``too_little`` are floors not reached."""
+
+    steps: int = 0
+    skipped: int = 0
+    runs: int = 0
+    seconds: float = 0.0
+    outputs_compared: int = 0
+    tokens_read: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    known: Counter[str] = field(default_factory=Counter)
+    too_little: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+
+class Reporter:
+    """What a search tells while it runs; the base class keeps quiet."""
+
+    def progress(self, summary: SearchSummary) -> None:
+        """Say how far the search is; called about twice a second."""
+
+    def violated(self, violation: Violation, steps: int) -> None:
+        """Say that something was found and is being shrunk."""
+
+    def found(self, finding: Finding) -> None:
+        """Say what was found, shrunk; called before the search goes on."""
+
+
+class Search:
+    """One search by one process."""
+
+    def __init__(
+        self,
+        factory: TargetFactory,
+        settings: SearchSettings,
+        known: KnownFindings,
+        reporter: Reporter,
+        journal: Journal | None = None,
+    ) -> None:
+        self._factory = factory
+        self._settings = settings
+        self._known = known
+        self._reporter = reporter
+        self._journal = journal or Journal()
+        self._started = self._last_told = now_s()
+        self._traits_operations: frozenset[type[Operation]] = frozenset()
+        self._seen: set[tuple[str, str]] = set()
+        self.summary = SearchSummary()
+
+    def run(self) -> SearchSummary:
+        """Search; Ctrl-C ends it with everything found so far."""
+        summary = self.summary
+        try:
+            while not self._done():
+                self._run_once(summary.runs)
+                summary.runs += 1
+        except KeyboardInterrupt:
+            summary.interrupted = True
+        summary.seconds = now_s() - self._started
+        if not summary.interrupted and not summary.findings:
+            summary.too_little = self._floors_missed()
+        self._reporter.progress(summary)
+        return summary
+
+    def _done(self) -> bool:
+        settings, summary = self._settings, self.summary
+        if len(summary.findings) >= settings.max_findings:
+            return True
+        if settings.steps is not None and summary.steps >= settings.steps:
+            return True
+        return settings.budget_s is not None and now_s() - self._started >= settings.budget_s
+
+    # -- one run
+
+    def _run_once(self, number: int) -> None:
+        settings = self._settings
+        random = Random(f"{settings.seed}:{number}")
+        configuration = self._draw_configuration(random)
+        numbers = random.random() < settings.numbers
+        session = open_session(
+            self._factory, configuration, numbers=numbers, beyond_contract=settings.beyond_contract
+        )
+        self._traits_operations = session.traits.operations
+        features = draw_features(random, settings.profile, settings.without | self._known.avoid(random))
+        generator = Generator(session, settings.profile, random, features)
+        length = random.choice(settings.profile.run_steps)
+        if settings.steps is not None:
+            length = min(length, settings.steps - self.summary.steps)
+        operations: list[Operation] = []
+        self._journal.start(number, configuration)
+        violation = None
+        try:
+            self._drive(session, generator, length, operations)
+        except Violation as raised:
+            violation = raised
+        finally:
+            self._account(session)
+        if violation is not None:
+            self._violated(Trace(configuration, tuple(operations)), violation, numbers)
+
+    def _draw_configuration(self, random: Random) -> Configuration:
+        settings = self._settings
+        configuration = settings.configuration
+        if settings.sizes_drawn:
+            profile = settings.profile
+            configuration = replace(
+                configuration,
+                num_units=random.choice(profile.num_units),
+                block_size=random.choice(profile.block_sizes),
+            )
+        return configuration
+
+    def _drive(self, session: Session, generator: Generator, length: int, operations: list[Operation]) -> None:
+        """Run to the step budget of the run; a run that only skips ends too."""
+        budget_s, journal = self._settings.budget_s, self._journal
+        for attempt in range(4 * length + 100):
+            operation = generator.next()
+            operations.append(operation)
+            journal.next(operation)
+            session.step(operation)
+            if session.steps >= length:
+                break
+            if attempt % _CLOCK_EVERY == 0:
+                now = now_s()
+                if now - self._last_told > _PROGRESS_EVERY_S:
+                    self._last_told = now
+                    self._tell(session)
+                if budget_s is not None and now - self._started > budget_s:
+                    break
+        journal.closing()
+        session.close()
+
+    def _tell(self, session: Session) -> None:
+        summary = self.summary
+        before = summary.steps
+        summary.steps += session.steps
+        summary.seconds = now_s() - self._started
+        self._reporter.progress(summary)
+        summary.steps = before
+
+    def _account(self, session: Session) -> None:
+        summary = self.summary
+        summary.steps += session.steps
+        summary.skipped += sum(session.skipped.values())
+        summary.counts.update(session.counts)
+        summary.tokens_read += session.shadow.tokens_read
+        if session.executor.numbers is not None:
+            summary.outputs_compared += session.executor.numbers.outputs_compared
+
+    # -- findings
+
+    def _violated(self, trace: Trace, violation: Violation, numbers: bool) -> None:
+        """Shrink what is new; count what is known. Each kind is shrunk once a search."""
+        if violation.kind in self._seen:
+            return
+        known = self._known.of_kind(violation.kind)
+        if known is not None and known.met >= known.confirm:
+            self.summary.known[known.name] += 1
+            known.met += 1
+            return
+        self._reporter.violated(violation, self.summary.steps)
+        started = now_s()
+        finding = shrink(
+            self._factory,
+            trace,
+            violation,
+            numbers=numbers and violation.invariant == "numbers",
+            beyond_contract=self._settings.beyond_contract,
+            out_of_time=lambda: now_s() - started > _SHRINK_AT_MOST_S,
+        )
+        same = self._known.match(finding)
+        if same is not None:
+            same.met += 1
+            self.summary.known[same.name] += 1
+            return
+        self._seen.add(violation.kind)
+        self.summary.findings.append(finding)
+        self._reporter.found(finding)
+
+    # -- floors
+
+    def _floors_missed(self) -> list[str]:
+        """Events that the profile promises, the target can produce, and this search did not."""
+        summary, profile = self.summary, self._settings.profile
+        if summary.steps < profile.floor_steps:
+            return [] if summary.steps else ["steps"]
+        possible = {kind.__name__ for kind in self._traits_operations}
+        impossible = {kind.__name__ for kind in OPERATIONS} - possible
+        if "Landed" in impossible:
+            impossible.add("external load")
+        if "Fork" in impossible:
+            impossible.add("copy on write")
+        missed = []
+        for event, floor in profile.floors.items():
+            rate = 1000 * summary.counts[event] / summary.steps
+            if event not in impossible and rate < floor:
+                missed.append(f"{event}: {rate:.2f} per 1,000 steps, the floor is {floor}")
+        return missed

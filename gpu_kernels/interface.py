@@ -1,0 +1,141 @@
+"""What every set of kernels offers, on whatever device: the contract between the harness and the kernels.
+
+Arrays that go in and out are numpy arrays on the host; a cache is whatever ``allocate`` returned, and only the kernels
+that made it look inside. Cache elements travel as *bits* (``uint32`` for float32, ``uint16`` for float16 and bfloat16),
+so that what is compared bit for bit never passes through a float, where ``-0.0 == 0.0`` and NaN differs from itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsan.gpu_kernels.addressing import IntArray
+
+Bits = npt.NDArray[Any]
+"""Bit patterns of cache elements, ``uint32`` or ``uint16``."""
+
+Float32Array = npt.NDArray[np.float32]
+
+CacheT = TypeVar("CacheT")
+
+_BITS_OF_DTYPE: dict[str, type[np.unsignedinteger[Any]]] = {
+    "float32": np.uint32,
+    "float16": np.uint16,
+    "bfloat16": np.uint16,
+}
+
+
+class OutsidePool(IndexError):
+    """A unit or slot given to a kernel is not in the pool, or a block table ends too early; nothing was written."""
+
+
+class Attention(NamedTuple):
+    """What an attention kernel returns, for ``num_tokens`` queries.
+
+    - ``output``: float32 ``[num_tokens, num_q_heads, head_dim]``, normalised: what a model would use.
+    - ``sums``: float32, same shape: the sum of ``exp(score - row maximum) * V``, not normalised.
+    - ``row_sums``: float32 ``[num_tokens, num_q_heads]``: the sum of ``exp(score - row maximum)``.
+
+    For a zero query and integer V ``sums`` and ``row_sums`` are integers, exact in float32 below 2**24 whatever the
+    order of summation; the quotient is not.
+    """
+
+    output: Float32Array
+    sums: Float32Array
+    row_sums: Float32Array
+
+
+class Kernels(Protocol[CacheT]):
+    """Kernels over one paged cache.
+
+    q heads are grouped: q head h reads kv head ``h // (num_q_heads // num_kv_heads)``. Scores are ``q . k``: a softmax
+    scale is the caller's, who folds it into the queries. ``weight_roundoff`` is the unit roundoff to which attention
+    weights are rounded before they meet V: 0 where they stay in float32, 2**-11 or 2**-8 on tensor cores that take
+    float16 or bfloat16 weights.
+
+    A unit or slot outside the pool raises OutsidePool, and nothing is written then.
+    """
+
+    weight_roundoff: float
+
+    def allocate(self, num_units: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: str) -> CacheT:
+        """Return a zeroed cache of ``num_units * block_size`` slots; ``dtype`` is float32, float16 or bfloat16."""
+
+    def write(self, cache: CacheT, slots: IntArray, keys: Bits, values: Bits) -> None:
+        """Write tokens through a slot mapping.
+
+        ``slots`` int64 ``[num_tokens]``, -1 for padding, which is not written; ``keys`` and ``values`` bits
+        ``[num_tokens, num_kv_heads, head_dim]``. Of two tokens in one slot either may stay.
+        """
+
+    def decode(
+        self, cache: CacheT, queries: Float32Array, tables: IntArray, lengths: IntArray, window: int | None
+    ) -> Attention:
+        """Attend with one query a row, at position ``length - 1``, to the positions that it sees.
+
+        ``queries`` ``[num_rows, num_q_heads, head_dim]``; ``tables`` int64 ``[num_rows, max_blocks]``, units by block
+        number, entries that no query sees are not read; ``lengths`` int64 ``[num_rows]`` in tokens, at least 1;
+        ``window`` in tokens, None for full attention.
+        """
+
+    def prefill(
+        self,
+        cache: CacheT,
+        queries: Float32Array,
+        query_starts: IntArray,
+        tables: IntArray,
+        lengths: IntArray,
+        window: int | None,
+    ) -> Attention:
+        """Attend causally with the last tokens of each row, all of them already written.
+
+        ``queries`` ``[num_tokens, num_q_heads, head_dim]``, rows one after the other; ``query_starts`` int64
+        ``[num_rows + 1]``: row r has queries ``[query_starts[r], query_starts[r + 1])``, and its last one is at
+        position ``lengths[r] - 1``. The rest as in ``decode``.
+        """
+
+    def gather(self, cache: CacheT, table: IntArray, start: int, stop: int, keys: Bits, values: Bits) -> None:
+        """Read positions ``[start, stop)`` of one row into ``keys`` and ``values``.
+
+        ``table`` int64 ``[num_blocks]``; both outputs are bits, at least ``[stop - start, num_kv_heads, head_dim]``.
+        """
+
+    def copy(self, cache: CacheT, source: int, destination: int, start: int, stop: int) -> None:
+        """Copy K and V of offsets ``[start, stop)`` of one unit to the same offsets of another."""
+
+    def zero(self, cache: CacheT, unit: int, start: int, stop: int) -> None:
+        """Zero K and V of offsets ``[start, stop)`` of a unit."""
+
+
+def bits_dtype(dtype: str) -> np.dtype[Any]:
+    """Numpy type of a cache dtype's bit patterns; ValueError for a dtype that is none."""
+    if dtype not in _BITS_OF_DTYPE:
+        raise ValueError(f"cache dtype {dtype!r}: expected one of {', '.join(_BITS_OF_DTYPE)}")
+    return np.dtype(_BITS_OF_DTYPE[dtype])
+
+
+def encode(numbers: npt.ArrayLike, dtype: str) -> Bits:
+    """Bit patterns of numbers that the cache dtype represents exactly; ValueError if it does not."""
+    wanted = np.asarray(numbers, dtype=np.float32)
+    bits: Bits
+    if dtype == "float32":
+        bits = wanted.view(np.uint32)
+    elif dtype == "float16":
+        bits = wanted.astype(np.float16).view(np.uint16)
+    else:
+        bits = (wanted.view(np.uint32) >> np.uint32(16)).astype(bits_dtype(dtype))
+    if not np.array_equal(decode_bits(bits, dtype), wanted):
+        raise ValueError(f"these numbers are not exact in {dtype}")
+    return bits
+
+
+def decode_bits(bits: Bits, dtype: str) -> Float32Array:
+    """Numbers of bit patterns, exactly, as float32."""
+    if dtype == "float32":
+        return bits.view(np.float32)
+    if dtype == "float16":
+        return bits.view(np.float16).astype(np.float32)
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)

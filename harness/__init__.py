@@ -1,0 +1,1 @@
+"""The vocabulary of KVSan and the session that judges: operations, traces, targets, shadow memory, verdicts."""

@@ -1,0 +1,33 @@
+"""Whose error is it? An exception that comes out of a target's code is the target's; everything else is KVSan's own."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from kvsan.harness.operations import Operation
+from kvsan.harness.target import Target
+from kvsan.harness.verdict import HarnessError, UsageError, Violation
+
+_MESSAGE_LENGTH = 300
+
+
+def blame_of(error: Exception, target: Target, operation: Operation | None) -> Exception:
+    """Return what to raise in place of ``error``: a ``target.crash`` violation, a UsageError or a HarnessError."""
+    if isinstance(error, UsageError | HarnessError):
+        return error
+    text = f"{type(error).__name__}: {error}".splitlines()[0][:_MESSAGE_LENGTH]
+    doing = "the end of the session" if operation is None else repr(operation)
+    owners = {kind.__module__ for kind in (*type(target).__mro__, *type(target.view()).__mro__)} - {"builtins", "typing"}
+    if _passes_through(error.__traceback__, owners):
+        return Violation("target.crash", type(error).__name__, f"{text}, in {doing}")
+    if isinstance(error, TypeError | AttributeError) and type(target).__name__ in str(error):
+        return UsageError(f"{type(target).__name__} does not implement kvsan.harness.target.Target: {text}")
+    return HarnessError(f"{text}, in {doing}")
+
+
+def _passes_through(traceback: TracebackType | None, modules: set[str]) -> bool:
+    while traceback is not None:
+        if traceback.tb_frame.f_globals.get("__name__") in modules:
+            return True
+        traceback = traceback.tb_next
+    return False

@@ -1,0 +1,197 @@
+"""The books: an independent account of tables, holders and hashes, kept from what the target says has changed.
+
+Every table entry counts as one reference of its unit; tables of ended requests that work in flight still uses stay counted
+as *parked* where the target promises deferred free. Each step the books take in the target's delta, compute the facts of
+the step, and keep their own copy, so that a later sweep can hold the target to its testimony.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Iterable
+
+import numpy as np
+
+from kvsan.gpu_kernels.addressing import full_blocks
+from kvsan.harness.device import LaunchWork, Work
+from kvsan.harness.expectation import Expected, Row
+from kvsan.harness.identity import group_mask
+from kvsan.harness.step import Added, Publication, Replaced, Step, Trimmed
+from kvsan.harness.target import Target
+from kvsan.harness.verdict import Violation
+
+Tables = list[list[int]]
+
+
+class Books:
+    """Account of one session. ``freed_at`` numbers units in the order in which they became free, by these books."""
+
+    def __init__(self, target: Target) -> None:
+        traits = target.traits
+        self.target = target
+        self.traits = traits
+        self.view = target.view()
+        self.block_size = traits.block_size
+        self.null = traits.null_unit
+        self.holders = array("i", bytes(4 * traits.num_units))
+        self.held = 0
+        self.requests: dict[str, Expected] = {}
+        self.parked: dict[str, list[Tables]] = {}
+        self.in_flight: dict[str, Work] = {}
+        self.publications: dict[int, Publication] = {}
+        self.contents: dict[tuple[int, int, str], list[int]] = {}
+        self.freed_at = array("q", np.arange(traits.num_units, dtype=np.int64).tobytes())
+        self.clock = traits.num_units
+        self.masks = [group_mask(group) for group in range(len(traits.groups))]
+        self.all_units = range(traits.num_units)
+
+    # -- a step
+
+    def absorb(self, step: Step) -> None:
+        """Take in what the target says has changed."""
+        delta = self.target.delta()
+        if delta is None:
+            for request in self.requests.values():
+                self._compare(step, request)
+            units: Iterable[int] = self.all_units
+        else:
+            for name in delta.requests:
+                known = self.requests.get(name)
+                if known is not None:
+                    self._compare(step, known)
+            units = delta.units
+        step.units.extend(units)
+        self._mirror_keys(step)
+
+    def _compare(self, step: Step, request: Expected) -> None:
+        for group, now in enumerate(self.view.tables(request.name)):
+            before = request.tables[group]
+            if now == before:
+                continue
+            kept = len(before)
+            if len(now) < kept or now[:kept] != before:
+                self._changed(step, request, group, before, now)
+            holders = self.holders
+            for block in range(kept, len(now)):
+                unit = now[block]
+                if unit != self.null:
+                    held_by = holders[unit]
+                    step.added.append(Added(request, group, block, unit, held_by))
+                    holders[unit] = held_by + 1
+                    if held_by == 0:
+                        self.held += 1
+            request.tables[group] = list(now)
+            request.arrays[group] = None
+
+    def _changed(self, step: Step, request: Expected, group: int, before: list[int], now: Iterable[int]) -> None:
+        """Entries were replaced or trimmed: removed ones leave first, as a legal engine may reuse them at once."""
+        now = list(now)
+        if len(now) < len(before):
+            step.trimmed.append(Trimmed(request, group, len(now), len(before)))
+            self.remove(reversed(before[len(now) :]))
+        changed = [block for block, (old, new) in enumerate(zip(before, now, strict=False)) if old != new]
+        self.remove(before[block] for block in changed)
+        for block in changed:
+            step.replaced.append(Replaced(request, group, block, before[block], now[block]))
+            if now[block] != self.null:
+                self.add(now[block])
+
+    def add(self, unit: int) -> None:
+        """Count one more holder."""
+        if self.holders[unit] == 0:
+            self.held += 1
+        self.holders[unit] += 1
+
+    def remove(self, units: Iterable[int]) -> None:
+        """Count one holder less for each unit, in the order in which they are given back."""
+        holders, null = self.holders, self.null
+        for unit in units:
+            if unit == null:
+                continue
+            left = holders[unit] - 1
+            holders[unit] = left
+            if left == 0:
+                self.held -= 1
+                self.freed_at[unit] = self.clock
+                self.clock += 1
+
+    def release(self, tables: Tables) -> None:
+        """Give whole tables back, each from its end."""
+        for table in tables:
+            self.remove(reversed(table))
+
+    # -- requests
+
+    def open(self, request: Expected) -> None:
+        """Start an account for a request."""
+        request.tables = [[] for _ in self.traits.groups]
+        request.arrays = [None for _ in self.traits.groups]
+        self.requests[request.name] = request
+
+    def give_back(self, request: Expected, work: str | None) -> None:
+        """Close the request's tables; with ``work`` (a launch or load in flight) they stay counted until it is done."""
+        tables = request.tables
+        request.tables = [[] for _ in tables]
+        request.arrays = [None for _ in tables]
+        if work is None:
+            self.release(tables)
+        else:
+            self.parked.setdefault(work, []).append(tables)
+
+    def work_done(self, work: str) -> None:
+        """Release what was parked with a launch or load."""
+        for tables in self.parked.pop(work, ()):
+            self.release(tables)
+
+    def rows_in_flight(self) -> list[Row]:
+        """Every row of every launch that has not retired."""
+        return [row for work in self.in_flight.values() if isinstance(work.payload, LaunchWork) for row in work.payload.rows]
+
+    # -- hashes
+
+    def _mirror_keys(self, step: Step) -> None:
+        publications, key_of = self.publications, self.view.key
+        for unit in step.units:
+            key = key_of(unit)
+            known = publications.get(unit)
+            if known is None:
+                if key is None:
+                    continue
+            elif key == known.key:
+                continue
+            else:
+                self._withdraw(step, known)
+            if key is not None:
+                self._publish(step, unit, key)
+
+    def _withdraw(self, step: Step, publication: Publication) -> None:
+        del self.publications[publication.unit]
+        content = (publication.group, publication.identity, publication.salt)
+        units = self.contents[content]
+        units.remove(publication.unit)
+        if not units:
+            del self.contents[content]
+        step.withdrawn.append(publication)
+
+    def _publish(self, step: Step, unit: int, key: Hashable) -> None:
+        request, group, block = self._place(unit)
+        size = self.block_size
+        if full_blocks(len(request.life.tokens), size) <= block:
+            raise Violation(
+                "hash_content",
+                "unknown tokens",
+                f"unit {unit} is published for {request.r}'s block {block}, whose tokens are not all known",
+            )
+        identity = int(request.life.chain[(block + 1) * size - 1]) ^ self.masks[group]
+        publication = Publication(unit, key, group, block, identity, request.salt, request.adapter, request)
+        self.publications[unit] = publication
+        self.contents.setdefault((group, identity, request.salt), []).append(unit)
+        step.published.append(publication)
+
+    def _place(self, unit: int) -> tuple[Expected, int, int]:
+        """Who holds a unit and where; the hash that was put on it must be about that place."""
+        for request in self.requests.values():
+            for group, table in enumerate(request.tables):
+                if unit in table:
+                    return request, group, table.index(unit)
+        raise Violation("hash_content", "no holder", f"unit {unit} was published although no request holds it")

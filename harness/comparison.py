@@ -1,0 +1,200 @@
+"""The three queries of the numbers oracle, compiled: how they are built, and how their outputs are compared.
+
+Every token asks ``3 * num_q_heads`` queries at once, laid out so that each kv head's share of them is one group::
+
+    kv head             0                                       1
+    q heads             random x G | zero x G | needle x G      random x G | zero x G | needle x G
+
+**Error bound of the random query.** Elements of q are multiples of 1/64 below 1/2 and K is +1 or -1, so scores are
+exact in float32 in any order of summation. Let u = 2**-24, n the visible tokens, S = 2 * max sum|q|: no two scores
+differ by more.
+
+- A weight exp(x) has relative error at most 2uS (two roundings of |x| <= S where x is scaled to base 2) + 8u (exp
+  within 4 ulp).
+- Online softmax rescales by exp(m - m'). The differences of the maxima add up to S at most, so their arguments cost 2uS
+  together; each of at most n/16 + 1 rescalings (tiles of 16 or more) costs 8u for exp and u for the product.
+- n - 1 additions in any order and one product with V: nu to first order; w: weights rounded to another dtype.
+
+So numerator (against the sum of p|V|, |V| <= 8) and denominator are each within
+e = (4S + 17 + n + 9(n // 16 + 1))u + w, and the quotient is within 8 * (2e + u) / (1 - e). At 256 tokens that is about
+5e-4, at 8,192 about 1.4e-2: no order of summation is assumed, so the bound grows with n where the error hardly does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvsan.gpu_kernels.interface import Bits, Float32Array
+from kvsan.gpu_kernels.jit import compiled
+from kvsan.gpu_kernels.reference import Codes, Float64Array, SumArray
+from kvsan.harness.payload import mix
+from kvsan.harness.target import IntArray
+
+QUERIES = 3
+NEEDLE_SCALE = np.float32(64.0)
+"""Two different codes differ by 2 at least in q . k / 64, and exp(-128) is exactly 0 in float32."""
+
+_LARGEST_VALUE = 8.0
+_ROUNDOFF = 2.0**-24
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_NUM_RANDOM = 64
+
+
+def random_queries(num_q_heads: int, head_dim: int) -> Float32Array:
+    """Return the random queries, float32 ``[64, num_q_heads, head_dim]``: multiples of 1/64 in [-31/64, 31/64]."""
+    shape = (_NUM_RANDOM, num_q_heads, head_dim)
+    words = np.arange(1, np.prod(shape) + 1, dtype=np.uint64) * _GOLDEN
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numerators = ((words >> np.uint64(33)) % np.uint64(63)).astype(np.int64) - 31
+    return (numerators / 64).astype(np.float32).reshape(shape)
+
+
+def score_range(query: Float32Array) -> float:
+    """Twice the largest sum of |q| over heads: two scores against codes of +1 and -1 differ by no more."""
+    return 2.0 * float(np.abs(query).sum(axis=-1).max())
+
+
+@compiled
+def random_bound(visible: int, score_range: float, weight_roundoff: float) -> float:
+    """Largest error of one output element of a random query; the derivation is at the head of this module."""
+    terms = 4.0 * score_range + 17.0 + visible + 9.0 * (visible // 16 + 1)
+    error = terms * _ROUNDOFF + weight_roundoff
+    return _LARGEST_VALUE * (2.0 * error + _ROUNDOFF) / (1.0 - error)
+
+
+@compiled
+def _low(position: int, window: int) -> int:
+    return max(0, position - window + 1)
+
+
+@compiled
+def choose_needles(positions: IntArray, window: int, step: int, needles: IntArray) -> None:
+    """Choose one position that each query sees, another one at each step."""
+    for token in range(len(positions)):
+        low = _low(positions[token], window)
+        draw = mix(np.uint64(step) * _GOLDEN + np.uint64(positions[token]))
+        needles[token] = low + np.int64(draw % np.uint64(positions[token] - low + 1))
+
+
+@compiled
+def build_queries(random_query: Float32Array, key_codes: Codes, needles: IntArray, queries: Float32Array) -> None:
+    """Fill the queries of one row.
+
+    ``random_query`` ``[num_q_heads, head_dim]``; ``needles`` ``[num_tokens]``, the position that each token's needle
+    points at; ``queries`` ``[num_tokens, 3 * num_q_heads, head_dim]``.
+    """
+    num_kv_heads, head_dim = key_codes.shape[1:]
+    group = random_query.shape[0] // num_kv_heads
+    for token in range(len(queries)):
+        for head in range(num_kv_heads):
+            key = key_codes[needles[token], head]
+            for g in range(group):
+                first = QUERIES * group * head + g
+                for d in range(head_dim):
+                    queries[token, first, d] = random_query[head * group + g, d]
+                    queries[token, first + group, d] = 0.0
+                    queries[token, first + 2 * group, d] = NEEDLE_SCALE * np.float32(key[d])
+
+
+@compiled
+def _needle_holds(
+    output: Float32Array,
+    sums: Float32Array,
+    row_sum: float,
+    key_codes: Codes,
+    value_codes: Codes,
+    low: int,
+    position: int,
+    needle: int,
+    head: int,
+) -> bool:
+    """Whether one needle's output is V at the needle, or the exact sum over all visible tokens with the needle's code.
+
+    Two tokens share the code of one head once in 2**head_dim pairs; that is no violation.
+    """
+    head_dim = len(output)
+    holds = row_sum == 1.0
+    for d in range(head_dim):
+        if output[d] != value_codes[needle, head, d]:
+            holds = False
+    if holds:
+        return True
+    total = np.zeros(head_dim, np.int64)
+    count = 0
+    for other in range(low, position + 1):
+        if (key_codes[other, head] == key_codes[needle, head]).all():
+            count += 1
+            for d in range(head_dim):
+                total[d] += value_codes[other, head, d]
+    return count > 1 and row_sum == count and bool((sums == total).all())
+
+
+@compiled
+def compare_outputs(
+    output: Float32Array,
+    sums: Float32Array,
+    row_sums: Float32Array,
+    reference: Float64Array,
+    key_codes: Codes,
+    value_codes: Codes,
+    value_sums: SumArray,
+    positions: IntArray,
+    needles: IntArray,
+    window: int,
+    score_range: float,
+    weight_roundoff: float,
+    bad: IntArray,
+) -> None:
+    """Compare the outputs of one row; ``bad`` int64 ``[3]`` gets the first failing ``token * heads + head``, or -1.
+
+    ``output, sums, row_sums`` as the kernel returned them, heads laid out as at the head of this module; ``reference``
+    ``[num_tokens, num_q_heads, head_dim]``; ``positions`` and ``needles`` ``[num_tokens]``. Comparisons are written so
+    that NaN fails them.
+    """
+    num_kv_heads, head_dim = key_codes.shape[1:]
+    num_heads = output.shape[1]
+    group = num_heads // (QUERIES * num_kv_heads)
+    bad[:] = -1
+    for token in range(len(output) - 1, -1, -1):
+        position = positions[token]
+        low = _low(position, window)
+        visible = position + 1 - low
+        bound = random_bound(visible, score_range, weight_roundoff)
+        for index in range(num_kv_heads * group):
+            head = index // group
+            at = QUERIES * group * head + index % group
+            zero_at, needle_at = at + group, at + 2 * group
+            random_ok, zero_ok = True, row_sums[token, zero_at] == visible
+            for d in range(head_dim):
+                random_ok &= abs(output[token, at, d] - reference[token, index, d]) <= bound
+                expected = value_sums[position + 1, head, d] - value_sums[low, head, d]
+                zero_ok &= sums[token, zero_at, d] == expected
+            if not random_ok:
+                bad[0] = token * num_heads + at
+            if not zero_ok:
+                bad[1] = token * num_heads + zero_at
+            if not _needle_holds(
+                output[token, needle_at],
+                sums[token, needle_at],
+                row_sums[token, needle_at],
+                key_codes,
+                value_codes,
+                low,
+                position,
+                needles[token],
+                head,
+            ):
+                bad[2] = token * num_heads + needle_at
+
+
+@compiled
+def first_difference(found: Bits, expected: Bits, length: int) -> int:
+    """First of ``length`` tokens whose bits ``[num_kv_heads, head_dim]`` differ, or -1."""
+    for token in range(length):
+        difference = found[token, 0, 0] ^ expected[token, 0, 0]
+        for head in range(found.shape[1]):
+            for d in range(found.shape[2]):
+                difference |= found[token, head, d] ^ expected[token, head, d]
+        if difference != 0:
+            return token
+    return -1

@@ -1,0 +1,161 @@
+"""What the simulated device's work means: identities move in shadow memory, bytes move in the numbers oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from kvsan.gpu_kernels.addressing import first_visible, slots_of
+from kvsan.harness.books import Books
+from kvsan.harness.device import LaunchWork, LoadWork, Work
+from kvsan.harness.execution import BoundRow
+from kvsan.harness.expectation import Row
+from kvsan.harness.shadow import Shadow
+from kvsan.harness.target import Copy, IntArray, Zero
+
+_NOTHING = np.empty(0, np.int64)
+
+
+class NumbersOracle(Protocol):
+    """What the executor asks of the numbers oracle (``harness/numbers.py``)."""
+
+    outputs_compared: int
+    tokens_read: int
+
+    def copy(self, source: int, destination: int, start: int, stop: int) -> None:
+        """Copy slots of one unit to another."""
+
+    def zero(self, unit: int, start: int, stop: int) -> None:
+        """Zero slots of a unit."""
+
+    def write_external(self, slots: IntArray, identity: IntArray) -> None:
+        """Write what a connector loads."""
+
+    def launch(self, rows: Sequence[BoundRow], step: int) -> None:
+        """Write, attend, compare."""
+
+
+class MemoryExecutor:
+    """Implements ``kvsan.harness.device.Executor``."""
+
+    def __init__(self, books: Books, shadow: Shadow, numbers: NumbersOracle | None) -> None:
+        self.books = books
+        self.shadow = shadow
+        self.numbers = numbers
+        self.groups = books.traits.groups
+        self.block_size = books.block_size
+        self.rows_read = 0
+
+    def ready(self, work: Work) -> bool:
+        """A row is bound by the outcome of its request's earlier rows."""
+        if not isinstance(work.payload, LaunchWork):
+            return True
+        for row in work.payload.rows:
+            for earlier in row.life.rows:
+                if earlier is row:
+                    break
+                if earlier.samples:
+                    return False
+        return True
+
+    def execute(self, work: Work) -> None:
+        """Move identities, and bytes if the numbers oracle is on."""
+        payload = work.payload
+        if isinstance(payload, LaunchWork):
+            self._launch(payload.rows, work.step)
+        elif isinstance(payload, LoadWork):
+            self._load(payload, work.step)
+        elif isinstance(payload, Copy):
+            self.shadow.copy(payload.source, payload.destination, payload.start, payload.stop)
+            if self.numbers is not None:
+                self.numbers.copy(payload.source, payload.destination, payload.start, payload.stop)
+        else:
+            self.shadow.zero(payload.unit, payload.start, payload.stop, work.step)
+            if self.numbers is not None:
+                self.numbers.zero(payload.unit, payload.start, payload.stop)
+
+    def _launch(self, rows: list[Row], step: int) -> None:
+        bound = self._bind(rows)
+        shadow = self.shadow
+        for one in bound:
+            shadow.write(one, one.start, one.stop, step)
+        for row in rows:
+            row.executed = True
+            row.life.executed = row.stop
+        for one in bound:
+            shadow.read(one)
+        if shadow.unwritten:
+            shadow.settle()
+        self.rows_read += len(bound)
+        if self.numbers is not None:
+            self.numbers.launch(bound, step)
+
+    def _bind(self, rows: list[Row]) -> list[BoundRow]:
+        bound = []
+        masks = self.books.masks
+        for row in rows:
+            life = row.life
+            chain = life.identities(row.stop)
+            for number, group in enumerate(self.groups):
+                identity = chain ^ masks[number] if number else chain
+                low = first_visible(row.start, group.window)
+                cache = life.cache.setdefault(number, {})
+                bound.append(
+                    BoundRow(
+                        life.name, number, row.tables[number], row.start, row.stop, group.window, low, identity, cache
+                    )
+                )
+        return bound
+
+    def _load(self, load: LoadWork, step: int) -> None:
+        life = load.life
+        chain = life.identities(load.stop)
+        for number, table in enumerate(load.tables):
+            identity = chain ^ self.books.masks[number]
+            row = BoundRow(life.name, number, table, load.start, load.stop, None, load.start, identity, {})
+            for start, stop in self._present(table, load.start, load.stop):
+                self.shadow.write(row, start, stop, step)
+                if self.numbers is not None:
+                    slots = slots_of(table, start, stop, self.block_size)
+                    self.numbers.write_external(slots, identity[start:stop])
+        if self.shadow.unwritten:
+            self.shadow.settle()
+
+    def _present(self, table: IntArray, start: int, stop: int) -> list[tuple[int, int]]:
+        """Split ``[start, stop)`` by block, without the blocks that a window has already dropped."""
+        size, spans = self.block_size, []
+        while start < stop:
+            block = start // size
+            end = min(stop, (block + 1) * size)
+            if block >= len(table) or int(table[block]) != self.books.null:
+                spans.append((start, end))
+            start = end
+        return spans
+
+    def accesses(self, work: Work) -> tuple[IntArray, IntArray]:
+        """Slots that the work reads and writes."""
+        payload, size = work.payload, self.block_size
+        if isinstance(payload, LaunchWork):
+            reads, writes = [_NOTHING], [_NOTHING]
+            for row in payload.rows:
+                for number, group in enumerate(self.groups):
+                    low = first_visible(row.start, group.window)
+                    reads.append(slots_of(row.tables[number], low, row.stop, size))
+                    writes.append(slots_of(row.tables[number], row.start, row.stop, size))
+            return np.concatenate(reads), np.concatenate(writes)
+        if isinstance(payload, LoadWork):
+            writes = [_NOTHING]
+            for table in payload.tables:
+                writes += [slots_of(table, *span, size) for span in self._present(table, payload.start, payload.stop)]
+            return _NOTHING, np.concatenate(writes)
+        if isinstance(payload, Copy):
+            return (
+                np.arange(payload.start, payload.stop) + payload.source * size,
+                np.arange(payload.start, payload.stop) + payload.destination * size,
+            )
+        assert isinstance(payload, Zero)
+        return _NOTHING, np.arange(payload.start, payload.stop) + payload.unit * size
+
+

@@ -1,0 +1,157 @@
+"""The session: one target, one trace, one verdict.
+
+Data flows one way: an operation becomes calls of the target and work for the simulated device; the target's testimony becomes
+the facts of the step; invariants judge the facts. A violation is raised at the step that broke the rule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from kvsan.harness import launches, requests
+from kvsan.harness.blame import blame_of
+from kvsan.harness.books import Books
+from kvsan.harness.device import Device, Work
+from kvsan.harness.executor import MemoryExecutor, NumbersOracle
+from kvsan.harness.expectation import Expected, Row
+from kvsan.harness.identity import SegmentCache
+from kvsan.harness.invariant import Invariant
+from kvsan.harness.operations import Operation
+from kvsan.harness.shadow import Shadow, name_identity_of
+from kvsan.harness.step import Step
+from kvsan.harness.target import SessionState, Target, anything_goes
+from kvsan.harness.verdict import Violation
+
+Handler = Callable[["Session", Operation], bool]
+
+HANDLERS: dict[type[Operation], Handler] = {**requests.HANDLERS, **launches.HANDLERS}
+
+_ENDED_KEPT = 256
+_SWEEP_EVERY = 1000
+
+
+def sweep_interval(num_units: int) -> int:
+    """Steps between two sweeps: they cost what the pool is large, so they grow apart with it."""
+    return max(_SWEEP_EVERY, num_units // 8)
+
+
+class Session:
+    """Runs operations against a target and judges every step.
+
+    ``sweep_every`` is in executed steps; 1 makes the first bad step exact, also against a target that says too little.
+    ``numbers`` adds the third oracle. ``beyond_contract`` runs what the target's contract forbids.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        invariants: Sequence[type[Invariant]],
+        numbers: NumbersOracle | None = None,
+        sweep_every: int | None = None,
+        beyond_contract: bool = False,
+    ) -> None:
+        self.target = target
+        self.traits = target.traits
+        self.books = Books(target)
+        self.requests: dict[str, Expected] = {}
+        self.known: deque[Expected] = deque(maxlen=_ENDED_KEPT)
+        self.ids: set[str] = set()
+        self.shadow = Shadow(self.books, name_identity_of(self.known, self.books.masks))
+        self.executor = MemoryExecutor(self.books, self.shadow, numbers)
+        self.device = Device(self.executor)
+        self.segments = SegmentCache()
+        self.batch: dict[str, Row] = {}
+        self.in_flight: dict[str, Work] = self.books.in_flight
+        self.loads: dict[str, tuple[Expected, Work]] = {}
+        self.lookup_pending: str | None = None
+        self.step_facts = Step()
+        self.steps = 0
+        self.position = -1
+        self.counts: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self.judged_by_contract = not beyond_contract and self.traits.allows is not anything_goes
+        self.sweep_every = sweep_every or sweep_interval(self.traits.num_units)
+        self.invariants = [invariant for kind in invariants if (invariant := kind(self.books, self.shadow)).applies()]
+        self._after_step = [one.after_step for one in self._overriding("after_step")]
+        self._on_lookup = [one.on_lookup for one in self._overriding("on_lookup")]
+        self._sweep = [one.sweep for one in self._overriding("sweep")]
+
+    def _overriding(self, hook: str) -> list[Invariant]:
+        return [one for one in self.invariants if getattr(type(one), hook) is not getattr(Invariant, hook)]
+
+    # -- running
+
+    def step(self, operation: Operation) -> bool:
+        """Run one operation; False if it was skipped. Raises Violation; HarnessError if KVSan itself fails."""
+        self.position += 1
+        try:
+            return self._step(operation)
+        except Violation:
+            raise
+        except Exception as error:
+            raise blame_of(error, self.target, operation) from error
+
+    def _step(self, operation: Operation) -> bool:
+        kind = type(operation)
+        facts = self.step_facts
+        facts.clear()
+        facts.index, facts.operation = self.position, operation
+        if kind not in self.traits.operations or not HANDLERS[kind](self, operation):
+            self.skipped[kind.__name__] += 1
+            return False
+        self.counts[kind.__name__] += 1
+        self.steps += 1
+        self.books.absorb(facts)
+        for judge in self._after_step:
+            judge(facts)
+        if facts.added:
+            self._count_evictions(facts)
+        if self.steps % self.sweep_every == 0:
+            self.sweep()
+        return True
+
+    def _count_evictions(self, facts: Step) -> None:
+        if facts.withdrawn:
+            fresh = {added.unit for added in facts.added if added.holders == 0}
+            self.counts["eviction"] += sum(publication.unit in fresh for publication in facts.withdrawn)
+
+    def looked_up(self, request: Expected, hit: int) -> None:
+        """Judge a look-up's answer."""
+        for judge in self._on_lookup:
+            judge(request, hit)
+
+    def sweep(self) -> None:
+        """Hold the target to everything it ever said."""
+        self.counts["sweep"] += 1
+        for judge in self._sweep:
+            judge()
+
+    def close(self) -> None:
+        """End every request, let all work finish, and judge what is left: nothing may leak."""
+        self.position += 1
+        try:
+            self._close()
+        except Violation:
+            raise
+        except Exception as error:
+            raise blame_of(error, self.target, None) from error
+
+    def _close(self) -> None:
+        self.sweep()
+        for operation in launches.closing_operations(self):
+            self._step(operation)
+        self.device.drain()
+        self.sweep()
+        for invariant in self.invariants:
+            invariant.at_quiescence()
+
+    # -- contract
+
+    def allowed(self, request: Expected | None, operation: Operation) -> bool:
+        """Whether the target's own contract lets this operation happen now."""
+        if not self.judged_by_contract:
+            return True
+        state = None if request is None else requests.state_of(self, request)
+        pending = self.lookup_pending
+        return self.traits.allows(state, SessionState(len(self.batch), len(self.in_flight), pending), operation)

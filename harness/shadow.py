@@ -1,0 +1,179 @@
+"""Shadow memory: for each slot of the cache, what was written there, and by which operation.
+
+The second oracle. A read that meets another identity than the request's own is a violation at that step and names the
+writer. A write must be what everybody who already relies on the unit expects there: the requests that hold it and have that
+position computed, and whoever finds it by its hash. An engine that shares a block while it is being filled is legal by
+this rule; one that writes a foreign token is caught when the damage is done, not when it is hit.
+
+What this does not see: slot mappings and positions that an engine computes itself, unless the harness drives that code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from kvsan.harness.books import Books
+from kvsan.harness.execution import BoundRow
+from kvsan.harness.expectation import Expected
+from kvsan.harness.target import IntArray
+from kvsan.harness.verdict import Violation
+
+Namer = Callable[[int, int], str]
+"""Names an identity of a group for people, as ``r3@12``."""
+
+
+class Shadow:
+    """Content and writer of every slot. ``unwritten`` maps published units to the identities that are still to come."""
+
+    def __init__(self, books: Books, namer: Namer) -> None:
+        traits = books.traits
+        self.block_size = traits.block_size
+        self.books = books
+        self.namer = namer
+        self.content = np.zeros(traits.num_units * traits.block_size, np.int64)
+        self.blocks = self.content.reshape(traits.num_units, traits.block_size)
+        self.writer = np.zeros(traits.num_units * traits.block_size, np.int32)
+        self.writers = self.writer.reshape(traits.num_units, traits.block_size)
+        self.unwritten: set[int] = set()
+        self.tokens_read = 0
+
+    # -- writes
+
+    def write(self, row: BoundRow, start: int, stop: int, step: int) -> None:
+        """Store identities of positions ``[start, stop)`` through the table, block by block."""
+        size, table, identity = self.block_size, row.table, row.identity
+        holders, publications = self.books.holders, self.books.publications
+        while start < stop:
+            block = start // size
+            end = min(stop, (block + 1) * size)
+            if block >= len(table):
+                raise Violation("table_covers", "write", f"{row.name} writes position {start}; its table ends before it")
+            unit = int(table[block])
+            if unit == self.books.null:
+                raise Violation("provenance", "null write", f"{row.name}@{start} is written into the null unit {unit}")
+            if holders[unit] > 1 or unit in publications:
+                self._check_write(row, unit, start, end)
+            slot = unit * size + start - block * size
+            self.content[slot : slot + end - start] = identity[start:end]
+            self.writer[slot : slot + end - start] = step
+            start = end
+
+    def _check_write(self, row: BoundRow, unit: int, start: int, stop: int) -> None:
+        size = self.block_size
+        offset = start % size
+        written = row.identity[start:stop]
+        for other in self.books.requests.values():
+            for group, table in enumerate(other.tables):
+                for block in [number for number, held in enumerate(table) if held == unit]:
+                    relied = min(offset + stop - start, other.life.executed - block * size) - offset
+                    if relied > 0:
+                        first = block * size + offset
+                        expected = other.life.chain[first : first + relied] ^ self.books.masks[group]
+                        self._compare_write(row, written[:relied], expected, start, unit, f"{other.r}@", first)
+        publication = self.books.publications.get(unit)
+        if publication is not None:
+            self._check_published(row, unit, start, stop, publication.publisher, publication.block, publication.group)
+
+    def _check_published(
+        self, row: BoundRow, unit: int, start: int, stop: int, publisher: Expected, block: int, group: int
+    ) -> None:
+        first = block * self.block_size + start % self.block_size
+        expected = publisher.life.chain[first : first + stop - start] ^ self.books.masks[group]
+        written = row.identity[start:stop]
+        if unit in self.unwritten and not np.array_equal(written, expected):
+            return  # an earlier step of the stream still writes what was there before; the publisher's own comes later
+        self._compare_write(row, written, expected, start, unit, f"the hash of {publisher.r}@", first)
+
+    def _compare_write(
+        self, row: BoundRow, written: IntArray, expected: IntArray, start: int, unit: int, whose: str, first: int
+    ) -> None:
+        if written.tobytes() == expected.tobytes():
+            return
+        at = int(np.flatnonzero(written != expected)[0])
+        slot = unit * self.block_size + (start + at) % self.block_size
+        cause = "published" if whose.startswith("the hash") else "shared"
+        raise Violation(
+            "foreign_write",
+            cause,
+            f"{row.name}@{start + at} is written into slot {slot} (unit {unit}), where {whose}{first + at} is relied on",
+            (self.tell(slot, row.group),),
+        )
+
+    def settle(self) -> None:
+        """Strike published units off the list of unwritten ones as soon as their content is there."""
+        for unit in list(self.unwritten):
+            publication = self.books.publications.get(unit)
+            if publication is None or self.holds(unit, publication.publisher, publication.block, publication.group):
+                self.unwritten.discard(unit)
+
+    def holds(self, unit: int, request: Expected, block: int, group: int) -> bool:
+        """Whether a unit holds all of a request's block."""
+        size = self.block_size
+        expected = request.life.chain[block * size : (block + 1) * size] ^ self.books.masks[group]
+        return bool(np.array_equal(self.blocks[unit], expected))
+
+    def copy(self, source: int, destination: int, start: int, stop: int) -> None:
+        """Copy slots with their lineage."""
+        self.blocks[destination, start:stop] = self.blocks[source, start:stop]
+        self.writers[destination, start:stop] = self.writers[source, start:stop]
+
+    def zero(self, unit: int, start: int, stop: int, step: int) -> None:
+        """Zero slots: nothing may be read from them."""
+        self.blocks[unit, start:stop] = 0
+        self.writers[unit, start:stop] = step
+
+    # -- reads
+
+    def read(self, row: BoundRow) -> None:
+        """Compare everything that the row's queries see with what the request expects."""
+        size, stop = self.block_size, row.stop
+        first = row.low // size
+        last = (stop + size - 1) // size
+        if last > len(row.table):
+            raise Violation("table_covers", "read", f"{row.name} reads {stop} tokens; its table has {len(row.table)} units")
+        found = self.blocks.take(row.table[first:last], axis=0).reshape(-1)[row.low - first * size : stop - first * size]
+        self.tokens_read += stop - row.low
+        if found.tobytes() != row.identity[row.low : stop].tobytes():
+            self._blame(row, found)
+
+    def _blame(self, row: BoundRow, found: IntArray) -> None:
+        at = int(np.flatnonzero(found != row.identity[row.low : row.stop])[0])
+        position = row.low + at
+        unit = int(row.table[position // self.block_size])
+        slot = unit * self.block_size + position % self.block_size
+        identity = int(found[at])
+        cause = "unwritten" if identity == 0 else "null unit" if unit == self.books.null else "foreign"
+        raise Violation(
+            "provenance",
+            cause,
+            f"{row.name} reads position {position} from slot {slot} (unit {unit}), which holds "
+            f"{self.namer(identity, row.group)}; expected {row.name}@{position}",
+            (self.tell(slot, row.group),),
+        )
+
+    def tell(self, slot: int, group: int) -> str:
+        """One line about who wrote a slot last."""
+        identity = int(self.content[slot])
+        if identity == 0:
+            return f"slot {slot} was never written"
+        return f"slot {slot} was last written by operation {int(self.writer[slot])} with {self.namer(identity, group)}"
+
+
+def name_identity_of(lives: Iterable[Expected], masks: list[int]) -> Namer:
+    """Make a namer that searches the chains of known requests, newest first; slow, used only to tell a finding."""
+
+    def name(identity: int, group: int) -> str:
+        if identity == 0:
+            return "nothing"
+        for mask_group in [group, *range(len(masks))]:
+            wanted = identity ^ masks[mask_group]
+            for request in lives:
+                places = np.flatnonzero(request.life.chain[: len(request.life.tokens)] == wanted)
+                if len(places):
+                    suffix = "" if mask_group == group else f" of group {mask_group}"
+                    return f"{request.r}@{int(places[0])}{suffix}"
+        return "a draft or an ended request's token"
+
+    return name

@@ -1,0 +1,87 @@
+"""What one step changed, by the target's own testimony: the facts that invariants look at."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kvsan.harness.expectation import Expected
+from kvsan.harness.operations import Adapter, Operation
+
+
+class Added(NamedTuple):
+    """A unit is new in a table; ``holders`` counts who held it before (0: it came from the free queue)."""
+
+    request: Expected
+    group: int
+    block: int
+    unit: int
+    holders: int
+
+
+class Replaced(NamedTuple):
+    """A table entry names another unit than before."""
+
+    request: Expected
+    group: int
+    block: int
+    old: int
+    new: int
+
+
+class Trimmed(NamedTuple):
+    """A table became shorter: entries from ``blocks`` on are gone."""
+
+    request: Expected
+    group: int
+    blocks: int
+    length_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A hash on a unit: the key, and the content and tenant that its publisher gave it.
+
+    ``identity`` is that of the block's last position, which stands for the whole prefix; ``block`` its number there.
+    """
+
+    unit: int
+    key: Hashable
+    group: int
+    block: int
+    identity: int
+    salt: str
+    adapter: Adapter | None
+    publisher: Expected
+
+
+@dataclass(slots=True)
+class Step:
+    """Facts of the current step; one object, cleared before each."""
+
+    index: int = 0
+    operation: Operation | None = None
+    subject: Expected | None = None
+    refused: bool = False
+    hit: int = 0
+    shareable_blocks: int = 0
+    ended: list[Expected] = field(default_factory=list)
+    units: list[int] = field(default_factory=list)
+    added: list[Added] = field(default_factory=list)
+    replaced: list[Replaced] = field(default_factory=list)
+    trimmed: list[Trimmed] = field(default_factory=list)
+    published: list[Publication] = field(default_factory=list)
+    withdrawn: list[Publication] = field(default_factory=list)
+    copied: dict[int, int] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Forget the last step's facts."""
+        self.subject = None
+        self.refused = False
+        self.hit = self.shareable_blocks = 0
+        for facts in (self.ended, self.units, self.added, self.replaced, self.trimmed, self.published, self.withdrawn):
+            if facts:
+                facts.clear()  # type: ignore[attr-defined]
+        if self.copied:
+            self.copied.clear()

@@ -1,0 +1,266 @@
+"""The target: a KV-cache manager as KVSan sees it.
+
+A target makes the decisions (which block, whose reference, which hash); the harness owns the device, the bytes and the
+expectation. About a dozen methods and a ``Traits`` are enough; what a target cannot do it leaves out of its traits, and
+those operations are skipped.
+
+Requests are named by their *engine id* here, which a client may use again after the first request has ended. All counts
+are tokens unless a name says otherwise. A *unit* is a block; it is one page of one cache group's layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsan.harness.operations import OPERATIONS, Adapter, Media, Operation
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a manager learns when a request arrives. ``tokens`` is the prompt; the target must copy it to change it."""
+
+    name: str
+    tokens: Sequence[int]
+    salt: str = ""
+    adapter: Adapter | None = None
+    media: tuple[Media, ...] = ()
+
+
+class Address(NamedTuple):
+    """Where bytes live. Tiers, shards and pools add values here and change nothing else."""
+
+    unit: int
+    offset: int = 0
+    group: int = 0
+    pool: str = "p0"
+    tier: str = "device"
+    rank: int = 0
+
+
+class Copy(NamedTuple):
+    """Effect: slots ``[start, stop)`` of unit ``source`` go to the same slots of unit ``destination``."""
+
+    source: int
+    destination: int
+    start: int
+    stop: int
+    stream: Literal["compute", "copy"] = "compute"
+
+
+class Zero(NamedTuple):
+    """Effect: slots ``[start, stop)`` of a unit are zeroed."""
+
+    unit: int
+    start: int
+    stop: int
+    stream: Literal["compute", "copy"] = "compute"
+
+
+Effects = Sequence[Copy | Zero]
+
+
+class Admission(NamedTuple):
+    """``Schedule`` was granted; ``hit`` prefix tokens were reused (0 unless this was the request's first chunk)."""
+
+    hit: int
+    effects: Effects = ()
+
+
+class Result(NamedTuple):
+    """A retired row: ``computed`` tokens of the request are valid now, in all; ``rejected`` drafts of the row are not.
+
+    ``sampled`` are the tokens that extend the request: accepted drafts and the one sampled behind them.
+    """
+
+    name: str
+    computed: int
+    rejected: int
+    sampled: Sequence[int]
+
+
+class Delta(NamedTuple):
+    """What a target says has changed since it was last asked: requests whose tables changed, units touched."""
+
+    requests: Collection[str]
+    units: Collection[int]
+
+
+class View(Protocol):
+    """A live, read-only view of everything the manager holds; nothing is copied until asked for."""
+
+    def tables(self, name: str) -> Sequence[Sequence[int]]:
+        """Block tables of one live request, one a cache group; entries are units."""
+
+    def requests(self) -> Collection[str]:
+        """Names of the requests that hold a table."""
+
+    def ref_count(self, unit: int) -> int:
+        """References that the target counts on one unit."""
+
+    def ref_counts(self) -> IntArray:
+        """All reference counts, ``[num_units]``."""
+
+    def key(self, unit: int) -> Hashable | None:
+        """Return the key under which a unit is published, or None."""
+
+    def published(self, key: Hashable) -> Collection[int]:
+        """Units that the hash map holds under one key."""
+
+    def keys(self) -> Collection[Hashable]:
+        """Return the keys of the hash map."""
+
+    def is_free(self, unit: int) -> bool:
+        """Whether the unit is in the free queue."""
+
+    def num_free(self) -> int:
+        """Length of the free queue, as the target counts it."""
+
+    def free_queue(self) -> Sequence[int]:
+        """Walk the free queue in eviction order, first to be evicted first."""
+
+    def free_front(self) -> int | None:
+        """First unit of the free queue, or None when it is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A cache group: layers that share block tables. ``window`` is in tokens, None for full attention."""
+
+    kind: Literal["full", "sliding"] = "full"
+    window: int | None = None
+
+
+class RequestState(NamedTuple):
+    """What a contract rule may look at, for the request that an operation names."""
+
+    scheduled: int
+    retired: int
+    in_flight: int
+    in_batch: bool
+    loading: bool
+    looked_up: bool
+
+
+class SessionState(NamedTuple):
+    """What a contract rule may look at besides the request."""
+
+    batch_size: int
+    launches_in_flight: int
+    lookup_pending: str | None
+
+
+Rule = Callable[[RequestState | None, SessionState, Operation], bool]
+
+
+def anything_goes(_request: RequestState | None, _session: SessionState, _operation: Operation) -> bool:
+    """Contract of a target that promises to survive every operation it implements."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a target promises, and how. Every difference between legal engines that an invariant must know is here.
+
+    - ``publish``: when a block's hash becomes visible to look-ups.
+    - ``free_order``: ``"lru"``: freed units are appended, a request's last block first; eviction takes the front.
+    - ``deferred_free``: a unit that a launched step uses is not free until that launch has retired; otherwise the
+      target relies on the order of the compute stream.
+    - ``watermark``: units that a first admission must leave free.
+    - ``external_unit``: external tokens are a multiple of this.
+    - ``promised_hit``: tokens that a look-up must give, from the reusable tokens of each group; None: not judged.
+    - ``allows``: the contract, each rule with its source where it is defined.
+    """
+
+    num_units: int
+    block_size: int
+    groups: tuple[Group, ...] = (Group(),)
+    null_unit: int | None = None
+    operations: frozenset[type[Operation]] = frozenset(OPERATIONS)
+    counts_references: bool = True
+    publish: Literal["allocation", "launch", "retire"] = "retire"
+    free_order: Literal["lru", "any"] = "any"
+    deferred_free: bool = False
+    watermark: int = 0
+    max_in_flight: int = 1
+    max_drafts: int = 0
+    max_lookahead: int = 0
+    max_model_len: int = 1 << 20
+    external_unit: int = 1
+    adapters: bool = True
+    salts: bool = True
+    media: bool = False
+    atomic_refusal: bool = True
+    judge_admission: bool = False
+    promised_hit: Callable[[PrefixIndex, int], int] | None = None
+    allows: Rule = field(default=anything_goes)
+
+
+class PrefixIndex(Protocol):
+    """What a ``promised_hit`` trait may ask about one request: which of its full blocks are published now."""
+
+    block_size: int
+
+    def has(self, group: int, block: int) -> bool:
+        """Whether block number ``block`` of the request's prefix can be reused in a group."""
+
+
+class Target(Protocol):
+    """A KV-cache manager under test. A method that raises is a finding (``target.crash``), not a harness error."""
+
+    traits: Traits
+
+    def submit(self, request: Request) -> None:
+        """Take a new request; no blocks yet."""
+
+    def lookup(self, name: str) -> int:
+        """Look the prefix up; return the tokens that can be reused."""
+
+    def schedule(self, name: str, n: int, lookahead: int, external: int, delayed: bool) -> Admission | None:
+        """Get blocks for ``external`` loaded and ``n`` computed tokens and ``lookahead`` slots more; None if refused.
+
+        ``n`` is 0 when ``delayed``. Clipping is the target's caller's business: on a first chunk the harness passes
+        the whole wish, and the target computes at most up to the end of the prompt.
+        """
+
+    def cancel(self) -> Effects:
+        """Drop the scheduled batch."""
+
+    def launch(self, b: str) -> None:
+        """Note that the scheduled batch is on the device now, as launch ``b``."""
+
+    def retire(self, b: str, results: Sequence[Result]) -> Effects:
+        """Take the results of launch ``b``."""
+
+    def landed(self, name: str) -> None:
+        """Note that the request's delayed external tokens are there."""
+
+    def fork(self, name: str, child: str) -> Effects:
+        """Let ``child`` continue from the retired tokens of ``name``."""
+
+    def finish(self, name: str) -> None:
+        """Free a completed request."""
+
+    def abort(self, name: str) -> None:
+        """Free a request in whatever state it is."""
+
+    def preempt(self, name: str) -> None:
+        """Take a request's blocks away; it stays known and will be scheduled from its first token again."""
+
+    def reset_prefix_cache(self) -> bool:
+        """Empty the prefix cache; False if refused."""
+
+    def view(self) -> View:
+        """Everything the target holds."""
+
+    def delta(self) -> Delta | None:
+        """What changed since the last call; None if the target does not keep track."""
+
+
+TargetFactory = Callable[..., Any]

@@ -1,0 +1,58 @@
+"""A refusal changes nothing.
+
+Statement: a refused operation changes no reference, no table entry and no hash of a live request; freeing what a window has
+passed, or evicting first, is legal where the trait says so. A target that promises it refuses only when it must.
+
+Why: half an allocation leaks the other half: the pool shrinks with every refusal until nothing is admitted.
+
+Reports: vLLM 11562, 11565 (hits touched, then the allocation is refused), SGLang 16067, transformers 46117 (fork not atomic).
+
+Does not see: state that neither tables nor counts show.
+
+Mutant: ``refusal_leaks``, ``refuses_too_early``.
+"""
+
+from __future__ import annotations
+
+from kvsan.gpu_kernels.addressing import blocks_for
+from kvsan.harness.invariant import Invariant
+from kvsan.harness.operations import Schedule
+from kvsan.harness.step import Step
+
+
+class RefusalAtomic(Invariant):
+    """Checks the step of a refusal."""
+
+    id = "refusal_atomic"
+
+    def after_step(self, step: Step) -> None:
+        """Judge a refused schedule."""
+        if not step.refused:
+            return
+        assert step.subject is not None
+        r = step.subject.r
+        if step.added:
+            raise self.violated("table", f"{r} was refused, but unit {step.added[0].unit} entered {step.added[0].request.r}")
+        if self.traits.atomic_refusal and (step.units or step.replaced or step.trimmed):
+            what = f"units {sorted(set(step.units))}" if step.units else "a table"
+            raise self.violated("touched", f"{r} was refused, but {what} changed")
+        if self.traits.judge_admission:
+            self._judge_need(step)
+
+    def _judge_need(self, step: Step) -> None:
+        """An upper bound of what the request can need: no hit, and one copy on write."""
+        request, operation = step.subject, step.operation
+        assert request is not None and isinstance(operation, Schedule)  # noqa: PT018
+        size = self.traits.block_size
+        slots = max(request.scheduled, operation.external) + operation.n + operation.lookahead + self.traits.max_drafts
+        slots += len(request.life.tokens) if request.scheduled == 0 else 0
+        needed = blocks_for(slots, size) + 1
+        free = self.view.num_free() - self.traits.watermark
+        if needed <= free:
+            raise self.violated("needless", f"{r_of(step)} needs {needed} units at most and {free} are free, yet it was refused")
+
+
+def r_of(step: Step) -> str:
+    """Name of the step's request."""
+    assert step.subject is not None
+    return step.subject.r

@@ -1,0 +1,1 @@
+"""Targets: the reference manager, seeded bugs, and real engines at real releases."""

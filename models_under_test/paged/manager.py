@@ -1,0 +1,322 @@
+"""The reference manager: a complete paged KV-cache manager with one full-attention group.
+
+Read it in this order: ``lookup`` (which blocks can be reused), ``schedule`` (all or nothing: touch the hits, copy the shared
+partial block, allocate the rest), ``launch`` and ``retire`` (what was computed becomes visible), ``_give_back`` (when a block
+may go to somebody else).
+
+Every decision is a small method, so that a seeded bug is a small override (``models_under_test/mutants``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kvsan.gpu_kernels.addressing import blocks_for, full_blocks
+from kvsan.harness.operations import Operation
+from kvsan.harness.target import Admission, Copy, Delta, Effects, Request, Result, Traits
+from kvsan.models_under_test.paged.keys import KeyChain
+from kvsan.models_under_test.paged.pool import NULL_UNIT, BlockPool
+from kvsan.models_under_test.paged.request import PagedRequest
+from kvsan.models_under_test.paged.view import PagedView
+
+
+@dataclass(slots=True)
+class _Row:
+    """A request in the scheduled batch, with what cancelling it must restore."""
+
+    request: PagedRequest
+    start: int
+    table_length: int
+
+
+@dataclass(slots=True)
+class _Launch:
+    """A launch in flight: who is in it, and the tables of ended requests that it still uses."""
+
+    requests: list[PagedRequest]
+    parked: list[list[int]] = field(default_factory=list)
+
+
+class PagedManager:
+    """Implements ``kvsan.harness.target.Target``.
+
+    ``deferred_free``: blocks of a request that ends while a launch uses them are parked until that launch has retired;
+    without it they are free at once and the compute stream's order protects them. Blocks that an external load still
+    writes are parked in both cases: no stream orders that load.
+    """
+
+    def __init__(
+        self, num_units: int, block_size: int, *, deferred_free: bool = True, watermark: int = 0, max_in_flight: int = 2
+    ) -> None:
+        self.traits = Traits(
+            num_units=num_units,
+            block_size=block_size,
+            null_unit=NULL_UNIT,
+            operations=frozenset(Operation.__args__),
+            publish="retire",
+            free_order="lru",
+            deferred_free=deferred_free,
+            watermark=watermark,
+            max_in_flight=max_in_flight,
+            max_drafts=4,
+            max_lookahead=8,
+            media=True,
+            judge_admission=True,
+            promised_hit=longest_prefix,
+        )
+        self.block_size = block_size
+        self.deferred_free = deferred_free
+        self.watermark = watermark
+        self.pool = BlockPool(num_units)
+        self.keys = KeyChain(block_size)
+        self.requests: dict[str, PagedRequest] = {}
+        self.batch: dict[str, _Row] = {}
+        self.launches: dict[str, _Launch] = {}
+        self.loads: dict[str, list[int]] = {}
+        self.changed: list[str] = []
+        self._view = PagedView(self.pool, self.requests)
+
+    # -- arrival and look-up
+
+    def submit(self, request: Request) -> None:
+        """Take a new request."""
+        self.requests[request.name] = PagedRequest(
+            request.name, list(request.tokens), request.salt, request.adapter, request.media
+        )
+
+    def lookup(self, name: str) -> int:
+        """Find the longest cached prefix; nothing is held until ``schedule``."""
+        request = self.requests[name]
+        request.hits = self._find(request, self._reusable_blocks(request))
+        return len(request.hits) * self.block_size
+
+    def _reusable_blocks(self, request: PagedRequest) -> int:
+        """At least one token must be computed, or there would be no output to sample from: a full hit recomputes."""
+        return full_blocks(len(request.tokens) - 1, self.block_size)
+
+    def _find(self, request: PagedRequest, limit: int) -> list[int]:
+        hits: list[int] = []
+        for key in self.keys.upto(request, limit):
+            unit = self.pool.find(key)
+            if unit is None:
+                break
+            hits.append(unit)
+        return hits
+
+    # -- scheduling
+
+    def schedule(self, name: str, n: int, lookahead: int, external: int, delayed: bool) -> Admission | None:
+        """Get blocks for ``n`` tokens more, or refuse and change nothing."""
+        request = self.requests[name]
+        hits: list[int] = []
+        start = request.scheduled
+        if not request.table:
+            # The cache may have changed since the look-up: only what is still there counts.
+            hits, request.hits = self._find(request, len(request.hits)), []
+            start = len(hits) * self.block_size + external
+        fresh = max(0, blocks_for(start + n + lookahead, self.block_size) - len(request.table) - len(hits))
+        shared = None if hits else self._shared_partial_block(request, start)
+        if not self._fits(request, hits, fresh + (shared is not None)):
+            return None
+        row = _Row(request, request.scheduled, len(request.table))
+        self._touch_hits(request, hits)
+        effects = () if shared is None else self._copy_on_write(request, shared, start)
+        self._extend(request, fresh)
+        request.scheduled = start + n
+        request.loading = delayed
+        if not delayed:
+            self.batch[name] = row
+        self.changed.append(name)
+        return Admission(len(hits) * self.block_size, effects)
+
+    def _shared_partial_block(self, request: PagedRequest, start: int) -> int | None:
+        """Block number that the next token would be written into although somebody else holds it too."""
+        block = start // self.block_size
+        if block < len(request.table) and self.pool.references[request.table[block]] > 1:
+            return block
+        return None
+
+    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        """Whether ``fresh`` blocks can be had; hits that nobody holds leave the free queue too."""
+        references = self.pool.references
+        taken = sum(references[unit] == 0 for unit in hits)
+        reserved = 0 if request.table else self.watermark
+        return fresh + taken + reserved <= self.pool.num_free
+
+    def _touch_hits(self, request: PagedRequest, hits: list[int]) -> None:
+        if not hits:
+            return
+        for unit in hits:
+            self.pool.touch(unit)
+        request.table.extend(hits)
+        request.published = len(hits)
+        request.retired = len(hits) * self.block_size
+
+    def _copy_on_write(self, request: PagedRequest, block: int, start: int) -> Effects:
+        """Give the request a partial block of its own, holding what it had written so far."""
+        old = request.table[block]
+        new = self.pool.allocate()
+        request.table[block] = new
+        self.pool.release(old)
+        return (Copy(old, new, 0, start % self.block_size),)
+
+    def _extend(self, request: PagedRequest, fresh: int) -> None:
+        for _ in range(fresh):
+            request.table.append(self.pool.allocate())
+
+    def cancel(self) -> Effects:
+        """Undo the scheduled batch; a copy on write stays, its content is the request's own."""
+        for name, row in self.batch.items():
+            self._undo(row)
+            self.changed.append(name)
+        self.batch.clear()
+        return ()
+
+    def _undo(self, row: _Row) -> None:
+        request = row.request
+        self._trim(request, row.table_length)
+        request.scheduled = row.start
+        if not request.table:
+            request.forget_blocks()
+
+    def _trim(self, request: PagedRequest, blocks: int) -> None:
+        while len(request.table) > blocks:
+            self.pool.release(request.table.pop())
+
+    # -- the device's side
+
+    def launch(self, b: str) -> None:
+        """The batch is on the device."""
+        self.launches[b] = _Launch([row.request for row in self.batch.values()])
+        for row in self.batch.values():
+            row.request.launches.append(b)
+        self.batch.clear()
+
+    def retire(self, b: str, results: Sequence[Result]) -> Effects:
+        """Take results: count, extend, roll rejected drafts back, publish full blocks, free what was parked."""
+        launch = self.launches.pop(b)
+        for request in launch.requests:
+            if b in request.launches:
+                request.launches.remove(b)
+        for result in results:
+            request = self.requests[result.name]
+            request.retired = self._computed(request, result)
+            request.tokens.extend(result.sampled)
+            if result.rejected:
+                self._roll_back(request, result.rejected)
+            self._publish(request)
+            self.changed.append(result.name)
+        for table in launch.parked:
+            self._release(table)
+        return ()
+
+    def _computed(self, request: PagedRequest, result: Result) -> int:
+        return result.computed
+
+    def _roll_back(self, request: PagedRequest, rejected: int) -> None:
+        """Rejected drafts leave; their blocks too, unless a later step already counts on the table as it is."""
+        request.scheduled -= rejected
+        if request.name in self.batch:
+            self.batch[request.name].start -= rejected
+        elif not request.launches:
+            self._trim(request, blocks_for(request.scheduled, self.block_size))
+
+    def _publish(self, request: PagedRequest) -> None:
+        full = full_blocks(request.retired, self.block_size)
+        if full <= request.published:
+            return
+        keys = self.keys.upto(request, full)
+        for block in range(request.published, full):
+            if self.pool.keys[request.table[block]] is None:
+                self.pool.publish(request.table[block], keys[block])
+        request.published = full
+
+    def landed(self, name: str) -> None:
+        """External tokens are there: they can be published, or, if the request is gone, their blocks freed."""
+        parked = self.loads.pop(name, None)
+        if parked is not None:
+            self._release(parked)
+            return
+        request = self.requests[name]
+        request.loading = False
+        request.retired = request.scheduled
+        self._publish(request)
+        self.changed.append(name)
+
+    # -- sharing and ending
+
+    def fork(self, name: str, child: str) -> Effects:
+        """Share every block that holds retired tokens; whoever writes the partial one first copies it."""
+        parent = self.requests[name]
+        kept = blocks_for(parent.retired, self.block_size)
+        twin = PagedRequest(child, parent.tokens[:], parent.salt, parent.adapter, parent.media)
+        twin.scheduled = twin.retired = parent.retired
+        twin.table = self._shared_table(parent, kept)
+        twin.keys, twin.published = parent.keys[:], min(parent.published, kept)
+        for unit in twin.table:
+            self.pool.touch(unit)
+        self.requests[child] = twin
+        self.changed.append(child)
+        return ()
+
+    def _shared_table(self, parent: PagedRequest, kept: int) -> list[int]:
+        return parent.table[:kept]
+
+    def finish(self, name: str) -> None:
+        """Free a completed request."""
+        self._give_back(self.requests.pop(name))
+
+    def abort(self, name: str) -> None:
+        """Free a request in any state."""
+        self._give_back(self.requests.pop(name))
+
+    def preempt(self, name: str) -> None:
+        """Take the blocks; the request starts again from its first token, with whatever is still cached."""
+        request = self.requests[name]
+        self._give_back(request)
+        request.forget_blocks()
+
+    def _give_back(self, request: PagedRequest) -> None:
+        """Free a table, or park it with the last work that uses it."""
+        self.batch.pop(request.name, None)
+        self.changed.append(request.name)
+        if request.loading:
+            self.loads[request.name] = request.table
+        elif self.deferred_free and request.launches:
+            self.launches[request.launches[-1]].parked.append(request.table)
+        else:
+            self._release(request.table)
+
+    def _release(self, table: list[int]) -> None:
+        """Last block first: the tail of a prefix is evicted before its head, or the head would be worth nothing."""
+        for unit in reversed(table):
+            self.pool.release(unit)
+
+    def reset_prefix_cache(self) -> bool:
+        """Withdraw every hash; blocks in use stay in use."""
+        for unit, key in enumerate(self.pool.keys):
+            if key is not None:
+                self.pool.withdraw(unit)
+        return True
+
+    # -- testimony
+
+    def view(self) -> PagedView:
+        """Everything the manager holds."""
+        return self._view
+
+    def delta(self) -> Delta:
+        """What changed since the last call."""
+        delta = Delta(self.changed, self.pool.touched)
+        self.changed, self.pool.touched = [], []
+        return delta
+
+
+def longest_prefix(index: object, tokens: int) -> int:
+    """Promised hit of a full-attention cache: every published block from the first on, the last token recomputed."""
+    size = index.block_size  # type: ignore[attr-defined]
+    block = 0
+    while block < full_blocks(tokens - 1, size) and index.has(0, block):  # type: ignore[attr-defined]
+        block += 1
+    return block * size

@@ -1,0 +1,61 @@
+"""The Makefile and .ci/run, on stand-ins for the tools: what they say decides the exit code."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CLOSING_LINE = "==== 12 passed in 0.01s ===="
+
+
+def checkout(folder: Path, **exit_codes: int) -> Path:
+    """Make a folder where everything is installed and each tool ends with the given exit code, or 0."""
+    shutil.copy(ROOT / "Makefile", folder)
+    shutil.copytree(ROOT / ".ci", folder / ".ci")
+    (folder / "pyproject.toml").touch()
+    tools = folder / ".venv" / "bin"
+    tools.mkdir(parents=True)
+    for name in ("python", "ruff", "mypy", "pytest", "kvsan"):
+        said = CLOSING_LINE if name == "pytest" else f"{name} $*"
+        (tools / name).write_text(f'#!/bin/sh\necho "{said}"\nexit {exit_codes.get(name, 0)}\n')
+        (tools / name).chmod(0o755)
+    for stamp in (".dev-installed", ".engines-installed"):
+        (folder / ".venv" / stamp).touch()
+    return folder
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_good_run_ends_with_the_line_of_pytest(tmp_path: Path) -> None:
+    done = run(checkout(tmp_path), "bash", ".ci/run")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, CLOSING_LINE)
+
+
+@pytest.mark.parametrize(("tool", "code"), [("ruff", 1), ("mypy", 1), ("pytest", 1), ("pytest", 5)])
+def test_a_tool_that_fails_fails_the_run(tool: str, code: int, tmp_path: Path) -> None:
+    done = run(checkout(tmp_path, **{tool: code}), "bash", ".ci/run")
+    assert done.returncode != 0
+
+
+def test_newer_pyproject_installs_again(tmp_path: Path) -> None:
+    checkout(tmp_path)
+    os.utime(tmp_path / ".venv" / ".dev-installed", (0, 0))
+    done = run(tmp_path, "make", "fuzz")
+    assert "python -m pip install --quiet --no-input -e .[dev]" in done.stdout
+
+
+def test_fuzz_runs_the_command_line(tmp_path: Path) -> None:
+    done = run(checkout(tmp_path), "make", "fuzz")
+    assert done.stdout.splitlines()[-1] == "kvsan fuzz --target paged --budget 60s"
+
+
+def test_every_target_is_in_the_help(tmp_path: Path) -> None:
+    done = run(checkout(tmp_path), "make")
+    listed = [line.split()[1] for line in done.stdout.splitlines()]
+    assert listed == ["help", "fuzz", "test", "test-engines", "quality", "bench", "lint", "clean"]
