@@ -1,4 +1,4 @@
-"""Compare candidate host kernels: what ``gpu_kernels/host.py`` uses, against the same in torch (and numba for copies).
+"""Compare candidate host kernels: what ``gpu_kernels/host.py`` uses, against the same in torch.
 
     python -m kvsan.ci.bench_kernels --dtype float32
 
@@ -20,7 +20,6 @@ import torch
 from kvsan.gpu_kernels.addressing import IntArray, blocks_for, slots_of
 from kvsan.gpu_kernels.host import HostCache, HostKernels
 from kvsan.gpu_kernels.interface import Bits, Float32Array, encode
-from kvsan.gpu_kernels.jit import compiled
 
 CONTEXTS = (64, 256, 1024, 8192)
 ROWS = (1, 4, 8)
@@ -104,13 +103,6 @@ def torch_prefill(
     return output.transpose(0, 1).reshape(tokens, KV_HEADS * GROUP, HEAD_DIM)
 
 
-@compiled
-def numba_copy(keys: Bits, values: Bits, origin: int, goal: int, count: int) -> None:
-    """Copy ``count`` slots by a compiled loop."""
-    keys[goal : goal + count] = keys[origin : origin + count]
-    values[goal : goal + count] = values[origin : origin + count]
-
-
 def cases(dtype: str) -> Iterator[Case]:
     """All cases of the table, over one filled cache."""
     kernels = HostKernels()
@@ -183,7 +175,7 @@ def _byte_cases(
         "copy",
         "1 unit of 16",
         lambda: kernels.copy(cache, 2, 2, 0, 16),
-        {"numba": lambda: numba_copy(cache.keys, cache.values, 32, 32, 16), "torch": torch_copy},
+        {"torch": torch_copy},
     )
 
 

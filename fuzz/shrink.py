@@ -174,23 +174,30 @@ class Shrinker:
     # -- the finding
 
     def finding(self, replays: int = 3) -> Finding:
-        """Replay the shrunk trace with every judge at every step, ``replays`` times, and tell what it shows."""
-        self._sweep_every = 1
+        """Replay the shrunk trace with every judge at every step and tell what it shows, and how often it does."""
+        told = self._tell(replays, 1, True)
+        if told is None:  # with more sweeps another invariant speaks first: judge as it was found
+            told = self._tell(replays, self._sweep_every, self._close)
+        if told is None:
+            raise HarnessError(f"violation {self._kind} was seen while shrinking and is not seen any more")
+        return told
+
+    def _tell(self, replays: int, sweep_every: int, close: bool) -> Finding | None:
         same, told, first_bad = 0, None, len(self.operations)
         for _ in range(replays):
             session = open_session(
                 self._factory,
                 self.configuration,
                 numbers=self._numbers,
-                sweep_every=1,
+                sweep_every=sweep_every,
                 beyond_contract=self._beyond_contract,
             )
-            replayed = run(session, self.operations)
+            replayed = run(session, self.operations, close=close)
             if replayed.violation is not None and replayed.violation.kind == self._kind:
                 same += 1
                 told, first_bad = replayed.violation, replayed.step
         if told is None:
-            told = Violation(*self._kind, "seen once, not seen again when judged at every step")
+            return None
         trace = Trace(self.configuration, self.operations)
         return Finding(*self._kind, told.message, first_bad, trace, told.lineage, (same, replays))
 

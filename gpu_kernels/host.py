@@ -106,8 +106,7 @@ class HostKernels:
         """Copy a part of a unit; see ``interface.Kernels.copy``."""
         origin = self._part(cache, source, start, stop)
         goal = self._part(cache, destination, start, stop)
-        cache.keys[goal] = cache.keys[origin]
-        cache.values[goal] = cache.values[origin]
+        _copy(cache.keys, cache.values, origin.start, goal.start, stop - start)
 
     def zero(self, cache: HostCache, unit: int, start: int, stop: int) -> None:
         """Zero a part of a unit; see ``interface.Kernels.zero``."""
@@ -138,6 +137,13 @@ def _write(cache_keys: Bits, cache_values: Bits, slots: IntArray, keys: Bits, va
             cache_keys[slot] = keys[token]
             cache_values[slot] = values[token]
     return -1
+
+
+@compiled
+def _copy(cache_keys: Bits, cache_values: Bits, origin: int, goal: int, count: int) -> None:
+    """Copy ``count`` slots from slot ``origin`` on."""
+    cache_keys[goal : goal + count] = cache_keys[origin : origin + count]
+    cache_values[goal : goal + count] = cache_values[origin : origin + count]
 
 
 @compiled

@@ -118,9 +118,11 @@ def _attend_tile(
             weights[t] += (q0 * k0[t] + q1 * k1[t]) + (q2 * k2[t] + q3 * k3[t])
     weights[:low] = -np.inf
     weights[high:] = -np.inf
-    maximum = state[0]
-    for t in range(low, high):
-        maximum = max(maximum, weights[t])
+    m0, m1, m2, m3 = state[0], state[0], state[0], state[0]
+    for t in range(0, TILE, 4):  # four chains: one would wait for its last comparison each time
+        m0, m1 = max(m0, weights[t]), max(m1, weights[t + 1])
+        m2, m3 = max(m2, weights[t + 2]), max(m3, weights[t + 3])
+    maximum = max(max(m0, m1), max(m2, m3))
     if maximum > state[0]:
         shrink = exp_not_positive(state[0] - maximum)
         state[0] = maximum

@@ -136,9 +136,10 @@ class Device:
         while any(self.advance(stream) for stream in range(len(STREAMS))):
             pass
 
-    def idle(self) -> bool:
-        """Whether nothing is enqueued."""
-        return not any(self._queues)
+    def tail(self, stream: int) -> tuple[Work, ...]:
+        """Return the newest work that waits on a stream, if there is any."""
+        queue = self._queues[stream]
+        return (queue[-1],) if queue else ()
 
     def _check_order(self, work: Work) -> None:
         if not (self._queues[COPY] or self._recent or work.stream == COPY) and self._last[COPY][COPY] <= work.clock[COPY]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from kvsan.harness.identity import chain_over, empty_chain, media_token, mix, root_identity
 from kvsan.harness.operations import Adapter, Media, token_id
-from kvsan.harness.target import IntArray
+from kvsan.harness.target import Effects, IntArray
 
 
 class Life:
@@ -84,7 +84,8 @@ class Row:
     """One request in a batch; ``[start, stop)`` moves back when an earlier row's drafts are rejected.
 
     ``drafts`` of the tokens are guesses; ``samples`` says that the row reaches the end of the known tokens.
-    ``external`` tokens before ``start`` are written by a connector before the launch. ``tables`` is set at launch.
+    ``external`` tokens before ``start`` are written by a connector before the launch, and ``effects`` move bytes before
+    it; both are dropped with the row. ``tables`` is set at launch.
     """
 
     life: Life
@@ -93,6 +94,7 @@ class Row:
     drafts: int
     samples: bool
     external: int = 0
+    effects: Effects = ()
     launch: str = ""
     tables: list[IntArray] = field(default_factory=list)
     executed: bool = False

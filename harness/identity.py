@@ -46,7 +46,7 @@ def media_token(token: int, position: int, media: tuple[Media, ...]) -> int:
     """Return what the chain sees in place of a token under a media item: the item and where in it we are."""
     for item in media:
         if item.offset <= position < item.offset + item.length:
-            return name_identity("media", item.id, position - item.offset) ^ token
+            return name_identity("media", item.id, item.length, position - item.offset) ^ token
     return token
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kvsan.harness.device import COMPUTE, COPY, STREAMS, LaunchWork, LoadWork
+from kvsan.harness.device import COMPUTE, STREAMS, LaunchWork, LoadWork
 from kvsan.harness.expectation import Expected, Row
 from kvsan.harness.operations import (
     Advance,
@@ -19,7 +19,7 @@ from kvsan.harness.operations import (
     Retire,
     token_id,
 )
-from kvsan.harness.requests import enqueue_effects
+from kvsan.harness.requests import copy_sources, drop_row, enqueue_effects, enqueue_load
 from kvsan.harness.target import Result
 from kvsan.harness.verdict import Violation
 
@@ -34,6 +34,7 @@ def cancel(session: Session, operation: Cancel) -> bool:
     enqueue_effects(session, session.target.cancel())
     for name, row in session.batch.items():
         request = session.books.requests[name]
+        drop_row(session, request, row)
         request.row = None
         request.scheduled = row.start
         if row.samples:
@@ -61,7 +62,11 @@ def launch(session: Session, operation: Launch) -> bool:
         _snapshot(session, request, row)
         if row.external:
             load = LoadWork(row.life, row.tables, row.start - row.external, row.start)
-            loads.append(session.device.enqueue(COPY, load, session.position))
+            loads.append(enqueue_load(session, load))
+        if row.effects:
+            enqueue_effects(session, row.effects)
+            if session.traits.deferred_free:
+                session.books.parked.setdefault(b, []).append([copy_sources(row.effects)])
         row.life.rows.append(row)
         rows.append(row)
     session.batch = {}

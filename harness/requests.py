@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from kvsan.gpu_kernels.addressing import blocks_for
-from kvsan.harness.device import COMPUTE, COPY, LoadWork
+from kvsan.harness.device import COMPUTE, COPY, LoadWork, Work
 from kvsan.harness.expectation import Expected, Life, Row
 from kvsan.harness.operations import (
     FAMILY_STRIDE,
@@ -43,10 +43,33 @@ def state_of(session: Session, request: Expected) -> RequestState:
 def enqueue_effects(session: Session, effects: Effects) -> None:
     """Give the device the bytes that a target wants moved."""
     for effect in effects:
-        if isinstance(effect, Copy):
-            session.step_facts.copied[effect.destination] = effect.source
-            session.counts["copy on write"] += 1
         session.device.enqueue(COMPUTE if effect.stream == "compute" else COPY, effect, session.position)
+
+
+def enqueue_load(session: Session, load: LoadWork) -> Work:
+    """Put an external load on the copy stream; it waits for compute where only compute's order protects freed units."""
+    after = () if session.traits.deferred_free else session.device.tail(COMPUTE)
+    return session.device.enqueue(COPY, load, session.position, after)
+
+
+def copy_sources(effects: Effects) -> list[int]:
+    """Units that copies read from."""
+    return [effect.source for effect in effects if isinstance(effect, Copy)]
+
+
+def drop_row(session: Session, request: Expected, row: Row) -> None:
+    """A row leaves the batch unlaunched: its copies are not made, and the table names their sources again."""
+    books = session.books
+    for effect in row.effects:
+        if not isinstance(effect, Copy):
+            continue
+        for group, table in enumerate(request.tables):
+            if effect.destination in table:
+                table[table.index(effect.destination)] = effect.source
+                request.arrays[group] = None
+                books.remove([effect.destination])
+                if not session.traits.deferred_free:
+                    books.add(effect.source)
 
 
 # -- arrival
@@ -146,9 +169,24 @@ def schedule(session: Session, operation: Schedule) -> bool:
         _count_hit(session, request, admission.hit)
         facts.hit = request.retired = request.life.executed = admission.hit
     facts.shareable_blocks = blocks_for(admission.hit, session.traits.block_size)
-    enqueue_effects(session, admission.effects)
-    _admit(session, request, admission.hit + external if first else request.scheduled, n, external, delayed)
+    start = admission.hit + external if first else request.scheduled
+    _admit(session, request, start, n, external, delayed)
+    _expect_copies(session, request.row, admission.effects)
     return True
+
+
+def _expect_copies(session: Session, row: Row | None, effects: Effects) -> None:
+    """Effects go to the device with the row's launch; until then, where free is deferred, copies hold their sources."""
+    if row is None:
+        enqueue_effects(session, effects)
+        return
+    row.effects = effects
+    for effect in effects:
+        if isinstance(effect, Copy):
+            session.step_facts.copied[effect.destination] = effect.source
+            session.counts["copy on write"] += 1
+            if session.traits.deferred_free:
+                session.books.add(effect.source)
 
 
 def _external_tokens(session: Session, request: Expected, operation: Schedule, hit: int) -> int:
@@ -180,7 +218,7 @@ def _admit(session: Session, request: Expected, start: int, n: int, external: in
         request.loading = (start - external, start)
         tables = [np.array(table, np.int64) for table in session.books.view.tables(request.name)]
         work = LoadWork(request.life, tables, start - external, start)
-        session.loads[request.name] = (request, session.device.enqueue(COPY, work, session.position))
+        session.loads[request.name] = (request, enqueue_load(session, work))
         return
     drafts = max(0, start + n - request.planned)
     samples = start + n >= request.planned
@@ -222,12 +260,12 @@ def load_id(request: Expected) -> str:
 
 
 def fork(session: Session, operation: Fork) -> bool:
-    """The child shares what the parent has retired."""
+    """The child shares what the parent has retired; engines fork between two batches, not while one is put together."""
     parent = session.requests.get(operation.r)
     child = operation.child
     if parent is None or child in session.ids or child in session.books.requests or child in session.loads:
         return False
-    if parent.retired == 0 or parent.loading is not None or not session.allowed(parent, operation):
+    if parent.retired == 0 or parent.loading or parent.row or not session.allowed(parent, operation):
         return False
     effects = session.target.fork(parent.name, child)
     life = parent.life.copy(child)
@@ -286,7 +324,9 @@ def preempt(session: Session, operation: Preempt) -> bool:
 
 def _leave(session: Session, request: Expected) -> None:
     """The request's tables go: now, or when the work in flight that uses them is done."""
-    session.batch.pop(request.name, None)
+    row = session.batch.pop(request.name, None)
+    if row is not None:
+        drop_row(session, request, row)
     if session.lookup_pending == request.r:
         session.lookup_pending = None
     work = None

@@ -42,7 +42,7 @@ class FreeOrder(Invariant):
         for unit in taken:
             if freed_at[unit] > freed_at[front]:
                 raise self.violated(
-                    "allocation", f"unit {unit} was given out although unit {front} had been free for longer"
+                    "order", f"unit {unit} was given out although unit {front} had been free for longer"
                 )
 
     def sweep(self) -> None:
@@ -53,5 +53,5 @@ class FreeOrder(Invariant):
         if len(unsorted):
             first = int(unsorted[0])
             raise self.violated(
-                "queue", f"unit {int(queue[first])} stands before unit {int(queue[first + 1])}, which was freed earlier"
+                "order", f"unit {int(queue[first])} stands before unit {int(queue[first + 1])}, which was freed earlier"
             )

@@ -30,7 +30,7 @@ class KeyChain:
     def media_of(self, request: PagedRequest, start: int, stop: int) -> Hashable:
         """Media items that reach into positions ``[start, stop)``, with where they lie relative to ``start``."""
         return tuple(
-            (item.id, item.offset - start)
+            (item.id, item.length, item.offset - start)
             for item in request.media
             if item.offset < stop and start < item.offset + item.length
         )

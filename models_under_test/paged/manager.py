@@ -23,16 +23,21 @@ from kvsan.models_under_test.paged.view import PagedView
 
 @dataclass(slots=True)
 class _Row:
-    """A request in the scheduled batch, with what cancelling it must restore."""
+    """A request in the scheduled batch, with what cancelling it must restore.
+
+    ``copied`` is (block number, unit) of a shared block that is being copied: the reference to it is kept until the copy
+    is done.
+    """
 
     request: PagedRequest
     start: int
     table_length: int
+    copied: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
 class _Launch:
-    """A launch in flight: who is in it, and the tables of ended requests that it still uses."""
+    """A launch in flight: who is in it, and the blocks that nobody but it still uses."""
 
     requests: list[PagedRequest]
     parked: list[list[int]] = field(default_factory=list)
@@ -121,7 +126,7 @@ class PagedManager:
             return None
         row = _Row(request, request.scheduled, len(request.table))
         self._touch_hits(request, hits)
-        effects = () if shared is None else self._copy_on_write(request, shared, start)
+        effects = () if shared is None else self._copy_on_write(row, shared, start)
         self._extend(request, fresh)
         request.scheduled = start + n
         request.loading = delayed
@@ -153,12 +158,14 @@ class PagedManager:
         request.published = len(hits)
         request.retired = len(hits) * self.block_size
 
-    def _copy_on_write(self, request: PagedRequest, block: int, start: int) -> Effects:
+    def _copy_on_write(self, row: _Row, block: int, start: int) -> Effects:
         """Give the request a partial block of its own, holding what it had written so far."""
-        old = request.table[block]
-        new = self.pool.allocate()
-        request.table[block] = new
-        self.pool.release(old)
+        table = row.request.table
+        old, new = table[block], self.pool.allocate()
+        table[block] = new
+        row.copied = block, old
+        if not self.deferred_free:
+            self.pool.release(old)
         return (Copy(old, new, 0, start % self.block_size),)
 
     def _extend(self, request: PagedRequest, fresh: int) -> None:
@@ -166,7 +173,10 @@ class PagedManager:
             request.table.append(self.pool.allocate())
 
     def cancel(self) -> Effects:
-        """Undo the scheduled batch; a copy on write stays, its content is the request's own."""
+        """Undo the scheduled batch: the copies first, then what was allocated."""
+        for row in self.batch.values():
+            if row.copied is not None:
+                self._uncopy(row.request, *row.copied)
         for name, row in self.batch.items():
             self._undo(row)
             self.changed.append(name)
@@ -180,6 +190,13 @@ class PagedManager:
         if not request.table:
             request.forget_blocks()
 
+    def _uncopy(self, request: PagedRequest, block: int, old: int) -> None:
+        """The copy will not be made: go back to the shared block."""
+        if not self.deferred_free:
+            self.pool.touch(old)
+        self.pool.release(request.table[block])
+        request.table[block] = old
+
     def _trim(self, request: PagedRequest, blocks: int) -> None:
         while len(request.table) > blocks:
             self.pool.release(request.table.pop())
@@ -188,14 +205,18 @@ class PagedManager:
 
     def launch(self, b: str) -> None:
         """The batch is on the device."""
-        self.launches[b] = _Launch([row.request for row in self.batch.values()])
+        launch = self.launches[b] = _Launch([row.request for row in self.batch.values()])
         for row in self.batch.values():
             row.request.launches.append(b)
+            if row.copied is not None and self.deferred_free:
+                launch.parked.append([row.copied[1]])
         self.batch.clear()
 
     def retire(self, b: str, results: Sequence[Result]) -> Effects:
-        """Take results: count, extend, roll rejected drafts back, publish full blocks, free what was parked."""
+        """Take results: free what was parked, count, extend, roll rejected drafts back, publish full blocks."""
         launch = self.launches.pop(b)
+        for table in launch.parked:
+            self._release(table)
         for request in launch.requests:
             if b in request.launches:
                 request.launches.remove(b)
@@ -207,8 +228,6 @@ class PagedManager:
                 self._roll_back(request, result.rejected)
             self._publish(request)
             self.changed.append(result.name)
-        for table in launch.parked:
-            self._release(table)
         return ()
 
     def _computed(self, request: PagedRequest, result: Result) -> int:
@@ -279,7 +298,9 @@ class PagedManager:
 
     def _give_back(self, request: PagedRequest) -> None:
         """Free a table, or park it with the last work that uses it."""
-        self.batch.pop(request.name, None)
+        row = self.batch.pop(request.name, None)
+        if row is not None and row.copied is not None:
+            self._uncopy(request, *row.copied)
         self.changed.append(request.name)
         if request.loading:
             self.loads[request.name] = request.table

@@ -5,13 +5,14 @@ blocks that covers the window (``cdiv(W - 1, block_size)`` of them), or a publis
 With EAGLE a group must match one block more and gives it back, because its drafting head needs that block's hidden
 states. The last token of a request is always recomputed.
 
-Several groups must agree on one length (``HybridKVCacheCoordinator.find_longest_cache_hit``). Up to 0.12 that is one
-pass, full attention first, and *each* group gives its EAGLE block back. From 0.14 on the length shrinks until every
-group accepts it, and the EAGLE block is to be given back once for a length, not in every round: 0.14.1 gave it back in
-every round (vLLM 33270, 32802), so it is measured by the rule of 0.17.1 and later.
+Several groups must agree on one length (``HybridKVCacheCoordinator.find_longest_cache_hit``): it shrinks until every
+group accepts it. What EAGLE costs then differs. Up to 0.17.1 full attention and one other kind are asked once, in this
+order, and *each* gives its block back; 0.14.1 asked again until nothing changed and gave one back in every round, until
+the hit was 0 (vLLM 33270). From 0.20.2 on a length costs each kind one block, and it may look one block further for it.
+With more kinds than two, 0.14.1 and 0.17.1 give a block back in every round (vLLM 32802), and no hit is promised.
 
-The bound is computed as 0.17.1 to 0.24.0 compute the hit, capped at the request's last token but one; 0.32.0 may look
-one block further for the EAGLE match and then finds as much or more.
+From 0.20.2 on the bound is computed as 0.20.2 to 0.24.0 compute the hit, capped at the request's last token but one;
+0.32.0 may look past that for the EAGLE match and then finds as much or more.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class _Kind:
         return run
 
 
-def promised_hit(groups: Sequence[Group], eagle: bool, one_pass: bool) -> Promise:
-    """Make the rule for a manager's groups; ``one_pass`` is the rule of releases up to 0.12."""
+def promised_hit(groups: Sequence[Group], eagle: bool, each_gives_back: bool) -> Promise | None:
+    """Make the rule for a manager's groups, or None: no promise. ``each_gives_back`` is EAGLE's cost up to 0.17.1."""
     kinds = _kinds(groups)
 
     def in_one_pass(index: PrefixIndex, num_tokens: int) -> int:
@@ -71,7 +72,16 @@ def promised_hit(groups: Sequence[Group], eagle: bool, one_pass: bool) -> Promis
     def by_agreement(index: PrefixIndex, num_tokens: int) -> int:
         return _agreed(kinds, index, (num_tokens - 1) // index.block_size, eagle) * index.block_size
 
-    return in_one_pass if one_pass or len(kinds) == 1 else by_agreement
+    if len(kinds) == 1:
+        return in_one_pass
+    if eagle and each_gives_back:
+        return in_one_pass if _asked_once(kinds) else None
+    return by_agreement
+
+
+def _asked_once(kinds: Sequence[_Kind]) -> bool:
+    """Whether one pass settles the length: what full attention has, it has for every shorter length too."""
+    return len(kinds) == 2 and kinds[0].window is None
 
 
 def _agreed(kinds: Sequence[_Kind], index: PrefixIndex, cap: int, eagle: bool) -> int:
@@ -82,7 +92,6 @@ def _agreed(kinds: Sequence[_Kind], index: PrefixIndex, cap: int, eagle: bool) -
     length = cap
     dropped: set[int] = set()
     full_length: int | None = None
-    once = len(kinds) == 2 and kinds[0].window is None
     while True:
         current = length
         for number, kind in enumerate(kinds):
@@ -97,7 +106,7 @@ def _agreed(kinds: Sequence[_Kind], index: PrefixIndex, cap: int, eagle: bool) -
             current = found
             if kind.window is None:
                 full_length = found
-        if current >= length or once:
+        if current >= length or _asked_once(kinds):
             return min(current, length)
         length = current
 

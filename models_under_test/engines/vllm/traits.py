@@ -25,7 +25,8 @@ class Options:
 
     - ``eagle``: prefix hits give a block back for the drafting head.
     - ``async_scheduling``: two steps in flight; default: where the release has it.
-    - ``drafts``: most draft tokens in a step; 0 switches speculative decoding off.
+    - ``drafts``: most draft tokens in a step, up to 4. Default: 4, but 0 up to 0.9.2, which crashes when accepted drafts
+      have outrun its hashes (a preempted request, ``find_longest_cache_hit``; a small window, ``cache_full_blocks``).
     - ``watermark``: blocks that a first admission leaves free (0.24.0 and later).
     """
 
@@ -54,7 +55,7 @@ def read_options(configuration: Configuration, surface: Surface) -> Options:
     options = Options(
         eagle=configuration.option("eagle", False) is True,
         async_scheduling=async_scheduling,
-        drafts=int(configuration.option("drafts", most_drafts)),
+        drafts=int(configuration.option("drafts", 0 if surface.numbers < (0, 10) else most_drafts)),
         watermark=int(configuration.option("watermark", 0)),
     )
     if async_scheduling and not has_async:
@@ -120,7 +121,7 @@ def _promise(surface: Surface, groups: tuple[Group, ...], options: Options) -> P
     # cached a step later; a request preempted in between is looked up with fewer hashes than it has full blocks.
     if surface.numbers < (0, 10) and options.drafts:
         return None
-    return promised_hit(groups, options.eagle, one_pass=surface.numbers < (0, 13))
+    return promised_hit(groups, options.eagle, each_gives_back=surface.numbers < (0, 20))
 
 
 def _contract(surface: Surface, groups: tuple[Group, ...], options: Options) -> Contract:
