@@ -98,7 +98,7 @@ DEFAULT = Profile(
 HEAVY = Profile(
     "heavy",
     _WEIGHTS
-    | {"Submit": 0.5, "Schedule": 10.0, "Launch": 2.2, "Retire": 2.2, "Advance": 0.0, "Finish": 0.02, "Abort": 0.01,
+    | {"Submit": 0.4, "Schedule": 9.0, "Launch": 3.4, "Retire": 3.0, "Advance": 0.0, "Finish": 0.02, "Abort": 0.01,
        "Fork": 0.05, "Preempt": 0.02, "Cancel": 0.05, "Lookup": 0.05, "ResetPrefixCache": 0.0},
     num_units=(512,),
     block_sizes=(16,),

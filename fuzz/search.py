@@ -20,6 +20,7 @@ from kvsan.harness.clock import now_s
 from kvsan.harness.configuration import Configuration
 from kvsan.harness.operations import OPERATIONS, Operation
 from kvsan.harness.session import Session
+from kvsan.harness.target import Traits
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, Violation
 
@@ -95,7 +96,7 @@ class Search:
         self._reporter = reporter
         self._journal = journal or Journal()
         self._started = self._last_told = now_s()
-        self._traits_operations: frozenset[type[Operation]] = frozenset()
+        self._traits: Traits | None = None
         self._seen: set[tuple[str, str]] = set()
         self.summary = SearchSummary()
 
@@ -132,7 +133,7 @@ class Search:
         session = open_session(
             self._factory, configuration, numbers=numbers, beyond_contract=settings.beyond_contract
         )
-        self._traits_operations = session.traits.operations
+        self._traits = session.traits
         features = draw_features(random, settings.profile, settings.without | self._known.avoid(random))
         generator = Generator(session, settings.profile, random, features)
         length = random.choice(settings.profile.run_steps)
@@ -236,15 +237,26 @@ class Search:
         summary, profile = self.summary, self._settings.profile
         if summary.steps < profile.floor_steps:
             return [] if summary.steps else ["steps"]
-        possible = {kind.__name__ for kind in self._traits_operations}
-        impossible = {kind.__name__ for kind in OPERATIONS} - possible
-        if "Landed" in impossible:
-            impossible.add("external load")
-        if "Fork" in impossible:
-            impossible.add("copy on write")
+        impossible = _impossible_events(self._traits)
         missed = []
         for event, floor in profile.floors.items():
             rate = 1000 * summary.counts[event] / summary.steps
             if event not in impossible and rate < floor:
                 missed.append(f"{event}: {rate:.2f} per 1,000 steps, the floor is {floor}")
         return missed
+
+
+def _impossible_events(traits: Traits | None) -> set[str]:
+    """Events that a target's traits rule out."""
+    if traits is None:
+        return set()
+    impossible = {kind.__name__ for kind in OPERATIONS} - {kind.__name__ for kind in traits.operations}
+    if "Landed" in impossible:
+        impossible.add("external load")
+    if "Fork" in impossible:
+        impossible.add("copy on write")
+    if traits.max_in_flight < 2:
+        impossible.add("two launches in flight")
+    if traits.max_drafts == 0:
+        impossible.add("rejected draft")
+    return impossible

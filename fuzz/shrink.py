@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kvsan.fuzz.replay import TargetFactory, open_session, run
+from kvsan.fuzz.journal import Journal
+from kvsan.fuzz.replay import Replayed, TargetFactory, open_session, run
 from kvsan.fuzz.simplify import simpler_configurations, simpler_operations
 from kvsan.harness.configuration import Configuration
 from kvsan.harness.operations import Operation, Schedule
@@ -20,6 +21,9 @@ from kvsan.harness.verdict import Finding, HarnessError, UsageError, Violation
 
 Operations = tuple[Operation, ...]
 _NEVER = 1 << 60
+
+Judge = Callable[[Configuration, Operations, int, bool], Replayed]
+"""Replays a candidate with a sweep interval, to the session's end or not; UsageError if its target cannot be made."""
 
 
 @dataclass(slots=True)
@@ -33,24 +37,18 @@ class ShrinkStatistics:
 class Shrinker:
     """Shrinks one violation of one target.
 
-    ``out_of_time`` says when to stop early (the best trace so far is kept, and may not be minimal); ``numbers`` says whether
-    the third oracle is needed to see the violation.
+    ``out_of_time`` says when to stop early (the best trace so far is kept, and may not be minimal).
     """
 
     def __init__(
         self,
-        factory: TargetFactory,
+        judge: Judge,
         trace: Trace,
         violation: Violation,
-        *,
-        numbers: bool,
-        beyond_contract: bool = False,
         out_of_time: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._factory = factory
+        self._judge = judge
         self._kind = violation.kind
-        self._numbers = numbers
-        self._beyond_contract = beyond_contract
         self._out_of_time = out_of_time
         self.statistics = ShrinkStatistics()
         self.configuration = trace.configuration
@@ -72,16 +70,9 @@ class Shrinker:
         self.statistics.replays += 1
         self.statistics.operations += len(operations)
         try:
-            session = open_session(
-                self._factory,
-                configuration,
-                numbers=self._numbers,
-                sweep_every=self._sweep_every,
-                beyond_contract=self._beyond_contract,
-            )
+            replayed = self._judge(configuration, operations, self._sweep_every, self._close)
         except UsageError:
             return None
-        replayed = run(session, operations, close=self._close)
         if replayed.violation is None or replayed.violation.kind != self._kind:
             return None
         return replayed.step
@@ -185,14 +176,7 @@ class Shrinker:
     def _tell(self, replays: int, sweep_every: int, close: bool) -> Finding | None:
         same, told, first_bad = 0, None, len(self.operations)
         for _ in range(replays):
-            session = open_session(
-                self._factory,
-                self.configuration,
-                numbers=self._numbers,
-                sweep_every=sweep_every,
-                beyond_contract=self._beyond_contract,
-            )
-            replayed = run(session, self.operations, close=close)
+            replayed = self._judge(self.configuration, self.operations, sweep_every, close)
             if replayed.violation is not None and replayed.violation.kind == self._kind:
                 same += 1
                 told, first_bad = replayed.violation, replayed.step
@@ -200,6 +184,22 @@ class Shrinker:
             return None
         trace = Trace(self.configuration, self.operations)
         return Finding(*self._kind, told.message, first_bad, trace, told.lineage, (same, replays))
+
+
+def judge_of(
+    factory: TargetFactory, *, numbers: bool, beyond_contract: bool = False, journal: Journal | None = None
+) -> Judge:
+    """Judge candidates in this process; ``numbers`` says whether the third oracle is needed to see the violation."""
+
+    def judge(configuration: Configuration, operations: Operations, sweep_every: int, close: bool) -> Replayed:
+        if journal is not None:
+            journal.beat()
+        session = open_session(
+            factory, configuration, numbers=numbers, sweep_every=sweep_every, beyond_contract=beyond_contract
+        )
+        return run(session, operations, close=close)
+
+    return judge
 
 
 def shrink(
@@ -212,6 +212,5 @@ def shrink(
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> Finding:
     """Shrink a trace that violates; HarnessError if it does not do so again."""
-    return Shrinker(
-        factory, trace, violation, numbers=numbers, beyond_contract=beyond_contract, out_of_time=out_of_time
-    ).shrink()
+    judge = judge_of(factory, numbers=numbers, beyond_contract=beyond_contract)
+    return Shrinker(judge, trace, violation, out_of_time).shrink()

@@ -12,7 +12,11 @@ A zero query has the maximum 0 from its first tile on, so nothing is ever rescal
 
 from __future__ import annotations
 
+import math
+import mmap
+import sys
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +55,7 @@ class HostKernels:
             raise ValueError(f"head_dim {head_dim}: expected a multiple of 4")
         shape = (num_units * block_size, num_kv_heads, head_dim)
         bits = bits_dtype(dtype)
-        return HostCache(np.zeros(shape, bits), np.zeros(shape, bits), block_size, dtype)
+        return HostCache(_zeros(shape, bits), _zeros(shape, bits), block_size, dtype)
 
     def write(self, cache: HostCache, slots: IntArray, keys: Bits, values: Bits) -> None:
         """Write tokens through a slot mapping; see ``interface.Kernels.write``."""
@@ -122,7 +126,31 @@ class HostKernels:
         return slice(slot_of(unit, start, size), slot_of(unit, stop, size))
 
 
+def _zeros(shape: tuple[int, ...], bits: np.dtype[Any]) -> Bits:
+    """Return zeros whose memory is committed page by page.
+
+    ``np.zeros`` asks for huge pages, of which each unit touched in a large pool would commit another 2 MiB.
+    """
+    size_bytes = math.prod(shape) * bits.itemsize
+    if size_bytes == 0:
+        return np.zeros(shape, bits)
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if sys.platform == "linux":
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, bits).reshape(shape)
+
+
 _slot_of = compiled(slot_of)
+
+
+@compiled
+def _move(source: Bits, origin: int, destination: Bits, goal: int, count: int) -> None:
+    """Copy ``count`` tokens of contiguous arrays; flat, because a copy by three indices is not vectorised."""
+    size = source.shape[1] * source.shape[2]
+    elements = source.reshape(-1)[origin * size : (origin + count) * size]
+    places = destination.reshape(-1)[goal * size : (goal + count) * size]
+    for element in range(len(elements)):
+        places[element] = elements[element]
 
 
 @compiled
@@ -141,9 +169,9 @@ def _write(cache_keys: Bits, cache_values: Bits, slots: IntArray, keys: Bits, va
 
 @compiled
 def _copy(cache_keys: Bits, cache_values: Bits, origin: int, goal: int, count: int) -> None:
-    """Copy ``count`` slots from slot ``origin`` on."""
-    cache_keys[goal : goal + count] = cache_keys[origin : origin + count]
-    cache_values[goal : goal + count] = cache_values[origin : origin + count]
+    """Copy ``count`` slots from slot ``origin`` on to those from slot ``goal`` on."""
+    _move(cache_keys, origin, cache_keys, goal, count)
+    _move(cache_values, origin, cache_values, goal, count)
 
 
 @compiled
@@ -166,7 +194,7 @@ def _gather(
         end = min(stop, (block + 1) * block_size)
         slot = _slot_of(table[block], position - block * block_size, block_size)
         count = end - position
-        keys[position - start : end - start] = cache_keys[slot : slot + count]
-        values[position - start : end - start] = cache_values[slot : slot + count]
+        _move(cache_keys, slot, keys, position - start, count)
+        _move(cache_values, slot, values, position - start, count)
         position = end
     return -1

@@ -3,6 +3,7 @@
 Arrays that go in and out are numpy arrays on the host; a cache is whatever ``allocate`` returned, and only the kernels
 that made it look inside. Cache elements travel as *bits* (``uint32`` for float32, ``uint16`` for float16 and bfloat16),
 so that what is compared bit for bit never passes through a float, where ``-0.0 == 0.0`` and NaN differs from itself.
+All arrays are C-contiguous.
 """
 
 from __future__ import annotations

@@ -24,7 +24,11 @@ Tables = list[list[int]]
 
 
 class Books:
-    """Account of one session. ``freed_at`` numbers units in the order in which they became free, by these books."""
+    """Account of one session.
+
+    ``freed_at`` numbers units in the order in which they became free, by these books. ``queue`` is the target's free queue
+    as the last sweep found it, int64 in eviction order.
+    """
 
     def __init__(self, target: Target) -> None:
         traits = target.traits
@@ -43,6 +47,7 @@ class Books:
         self.freed_at = array("q", np.arange(traits.num_units, dtype=np.int64).tobytes())
         self.clock = traits.num_units
         self.masks = [group_mask(group) for group in range(len(traits.groups))]
+        self.queue = np.empty(0, np.int64)
         self.all_units = range(traits.num_units)
 
     # -- a step
@@ -119,6 +124,10 @@ class Books:
         """Give whole tables back, each from its end."""
         for table in tables:
             self.remove(reversed(table))
+
+    def walk_queue(self) -> None:
+        """Walk the free queue once for all invariants of a sweep."""
+        self.queue = np.asarray(self.view.free_queue(), np.int64)
 
     # -- requests
 

@@ -17,7 +17,7 @@ differ by more.
 
 So numerator (against the sum of p|V|, |V| <= 8) and denominator are each within
 e = (4S + 17 + n + 9(n // 16 + 1))u + w, and the quotient is within 8 * (2e + u) / (1 - e). At 256 tokens that is about
-5e-4, at 8,192 about 1.4e-2: no order of summation is assumed, so the bound grows with n where the error hardly does.
+5e-4, at 8,192 about 1.2e-2: no order of summation is assumed, so the bound grows with n where the error hardly does.
 """
 
 from __future__ import annotations

@@ -91,11 +91,11 @@ class Device:
         self._host: tuple[int, ...] = (0,) * len(STREAMS)
         self._recent: list[Work] = []
 
-    def enqueue(self, stream: int, payload: Payload, step: int, after: Sequence[Work] = ()) -> Work:
-        """Put work on a stream, behind ``after`` on other streams and behind what the host has seen complete."""
+    def enqueue(self, stream: int, payload: Payload, step: int, after: Sequence[tuple[int, ...]] = ()) -> Work:
+        """Put work on a stream, behind the events ``after`` and behind what the host has seen complete."""
         clock = [max(known, seen) for known, seen in zip(self._last[stream], self._host, strict=True)]
-        for earlier in after:
-            clock = [max(known, seen) for known, seen in zip(clock, earlier.clock, strict=True)]
+        for event in after:
+            clock = [max(known, seen) for known, seen in zip(clock, event, strict=True)]
         clock[stream] = self._last[stream][stream] + 1
         work = Work(stream, payload, step, tuple(clock))
         self._last[stream] = work.clock
@@ -120,26 +120,28 @@ class Device:
         self._check_order(work)
         return True
 
-    def complete(self, work: Work) -> None:
-        """Execute everything that ``work`` needs and the work itself; the host has then seen it complete."""
-        for stream, upto in enumerate(work.clock):
-            while self._executed[stream] < upto and self.advance(stream):
-                pass
-        for stream, upto in enumerate(work.clock):
-            while self._executed[stream] < upto:
-                assert self.advance(stream), "work waits for work that nobody can execute"
-        self._host = tuple(max(seen, done) for seen, done in zip(self._host, work.clock, strict=True))
+    def complete(self, work: Work) -> bool:
+        """Execute everything that ``work`` needs and the work itself; the host has then seen it complete.
+
+        False if it cannot complete yet: it waits, in the end, for an outcome that the host must deliver first.
+        """
+        clock = work.clock
+        while any(done < upto for done, upto in zip(self._executed, clock, strict=True)):
+            behind = [stream for stream, upto in enumerate(clock) if self._executed[stream] < upto]
+            if not any([self.advance(stream) for stream in behind]):
+                return False
+        self._host = tuple(max(seen, done) for seen, done in zip(self._host, clock, strict=True))
         self._forget()
+        return True
 
     def drain(self) -> None:
         """Execute whatever can be."""
         while any(self.advance(stream) for stream in range(len(STREAMS))):
             pass
 
-    def tail(self, stream: int) -> tuple[Work, ...]:
-        """Return the newest work that waits on a stream, if there is any."""
-        queue = self._queues[stream]
-        return (queue[-1],) if queue else ()
+    def event(self, stream: int) -> tuple[int, ...]:
+        """Record an event behind everything that a stream has been given so far."""
+        return self._last[stream]
 
     def _check_order(self, work: Work) -> None:
         if not (self._queues[COPY] or self._recent or work.stream == COPY) and self._last[COPY][COPY] <= work.clock[COPY]:

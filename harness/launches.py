@@ -62,7 +62,7 @@ def launch(session: Session, operation: Launch) -> bool:
         _snapshot(session, request, row)
         if row.external:
             load = LoadWork(row.life, row.tables, row.start - row.external, row.start)
-            loads.append(enqueue_load(session, load))
+            loads.append(enqueue_load(session, load).clock)
         if row.effects:
             enqueue_effects(session, row.effects)
             if session.traits.deferred_free:
@@ -95,7 +95,8 @@ def retire(session: Session, operation: Retire) -> bool:
     work = session.in_flight.get(operation.b)
     if work is None or next(iter(session.in_flight)) != operation.b or not session.allowed(None, operation):
         return False
-    session.device.complete(work)
+    if not session.device.complete(work):
+        return False
     assert isinstance(work.payload, LaunchWork)
     del session.in_flight[operation.b]
     outcomes = {outcome.r: outcome for outcome in operation.outcome}

@@ -98,7 +98,6 @@ class Numbers:
         self.shape = PayloadShape(kv_heads, head_dim, dtype)
         self.outputs_compared = 0
         self.tokens_read = 0
-        self._num_units = num_units
         self._q_heads = q_heads
         self._random = random_queries(q_heads, head_dim)
         self._random64 = self._random.astype(np.float64)
@@ -114,7 +113,10 @@ class Numbers:
         self.kernels.zero(self.cache, unit, start, stop)
 
     def write_external(self, slots: IntArray, identity: IntArray) -> None:
-        """Write tokens that no launch computed: ``slots`` and ``identity`` int64 ``[num_tokens]``."""
+        """Write tokens that no launch computed: ``slots`` and ``identity`` int64 ``[num_tokens]``.
+
+        OutsidePool, an IndexError, if a slot is not in the pool.
+        """
         payload = Payload(self.shape)
         count = len(identity)
         payload.follow(identity, count)

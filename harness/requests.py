@@ -48,7 +48,7 @@ def enqueue_effects(session: Session, effects: Effects) -> None:
 
 def enqueue_load(session: Session, load: LoadWork) -> Work:
     """Put an external load on the copy stream; it waits for compute where only compute's order protects freed units."""
-    after = () if session.traits.deferred_free else session.device.tail(COMPUTE)
+    after = () if session.traits.deferred_free else (session.device.event(COMPUTE),)
     return session.device.enqueue(COPY, load, session.position, after)
 
 
@@ -238,7 +238,8 @@ def landed(session: Session, operation: Landed) -> bool:
         return False
     if not session.allowed(request if request.loading else None, operation):
         return False
-    session.device.complete(work)
+    if not session.device.complete(work):
+        return False
     del session.loads[name]
     session.target.landed(name)
     if request.loading is not None:

@@ -33,7 +33,7 @@ _SWEEP_EVERY = 1000
 
 def sweep_interval(num_units: int) -> int:
     """Steps between two sweeps: they cost what the pool is large, so they grow apart with it."""
-    return max(_SWEEP_EVERY, num_units // 8)
+    return max(_SWEEP_EVERY, num_units // 4)
 
 
 class Session:
@@ -124,6 +124,7 @@ class Session:
     def sweep(self) -> None:
         """Hold the target to everything it ever said."""
         self.counts["sweep"] += 1
+        self.books.walk_queue()
         for judge in self._sweep:
             judge()
 

@@ -34,7 +34,7 @@ class FreeIffUnreferenced(Invariant):
     def sweep(self) -> None:
         """Check every unit."""
         queued = np.zeros(self.traits.num_units, bool)
-        queued[np.asarray(self.view.free_queue(), np.int64)] = True
+        queued[self.books.queue] = True
         wrong = queued == (np.frombuffer(self.books.holders, np.int32) > 0)
         if self.books.null is not None:
             wrong[self.books.null] = queued[self.books.null]

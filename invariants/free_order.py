@@ -47,7 +47,7 @@ class FreeOrder(Invariant):
 
     def sweep(self) -> None:
         """Check that the whole queue is sorted."""
-        queue = np.asarray(self.view.free_queue(), np.int64)
+        queue = self.books.queue
         times = np.frombuffer(self.books.freed_at, np.int64)[queue]
         unsorted = np.flatnonzero(times[1:] < times[:-1])
         if len(unsorted):

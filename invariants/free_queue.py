@@ -13,6 +13,8 @@ Mutant: ``double_free``.
 
 from __future__ import annotations
 
+import numpy as np
+
 from kvsan.harness.invariant import Invariant
 
 
@@ -23,10 +25,10 @@ class FreeQueue(Invariant):
 
     def sweep(self) -> None:
         """Walk the queue."""
-        queue = self.view.free_queue()
+        queue = self.books.queue
         counted = self.view.num_free()
-        if len(set(queue)) != len(queue):
-            twice = next(unit for unit in queue if list(queue).count(unit) > 1)
-            raise self.violated("twice", f"unit {twice} is in the free queue more than once")
+        places = np.bincount(queue, minlength=self.traits.num_units)
+        if places.max(initial=0) > 1:
+            raise self.violated("twice", f"unit {int(places.argmax())} is in the free queue more than once")
         if len(queue) != counted:
             raise self.violated("length", f"the free queue has {len(queue)} units, the target counts {counted}")

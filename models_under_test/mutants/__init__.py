@@ -1,1 +1,37 @@
-"""Seeded bugs."""
+"""Seeded bugs: the reference manager with one small step done wrong, each from a public report.
+
+A check that never fires looks like a check that works: each invariant has a mutant that it must kill (``killed_by``).
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from kvsan.harness.configuration import Configuration
+from kvsan.harness.verdict import UsageError
+from kvsan.models_under_test.mutants import counting, freeing, keys, publishing, sharing, slots, testimony
+from kvsan.models_under_test.mutants.base import Mutant
+from kvsan.models_under_test.paged import manager_arguments
+
+MODULES = (sharing, counting, keys, publishing, freeing, slots, testimony)
+
+MUTANTS: dict[str, type[Mutant]] = {
+    found.name: found
+    for module in MODULES
+    for found in vars(module).values()
+    if isinstance(found, type) and issubclass(found, Mutant) and found is not Mutant
+}
+"""Every mutant by name."""
+
+
+def make_target(configuration: Configuration) -> Mutant:
+    """Seeded bug NAME over the reference manager, as mutant:NAME."""
+    name = configuration.target.removeprefix("mutant:")
+    if name not in MUTANTS:
+        close = difflib.get_close_matches(name, MUTANTS, n=3)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise UsageError(f"target {configuration.target}: no such mutant; {hint}expected one of {', '.join(MUTANTS)}")
+    return MUTANTS[name](**manager_arguments(configuration))  # type: ignore[arg-type]
+
+
+__all__ = ["MODULES", "MUTANTS", "Mutant", "make_target"]

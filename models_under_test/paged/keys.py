@@ -27,6 +27,10 @@ class KeyChain:
         """What the first block's key starts from; its parts carry their names, so that equal strings do not collide."""
         return ("salt", request.salt), ("adapter", request.adapter and tuple(request.adapter))
 
+    def parent(self, request: PagedRequest) -> int:
+        """What the next block's key continues: the key of the block before, which stands for the whole prefix."""
+        return request.keys[-1] if request.keys else self._intern(self.root(request))
+
     def media_of(self, request: PagedRequest, start: int, stop: int) -> Hashable:
         """Media items that reach into positions ``[start, stop)``, with where they lie relative to ``start``."""
         return tuple(
@@ -40,8 +44,7 @@ class KeyChain:
         keys, size, tokens = request.keys, self._block_size, request.tokens
         while len(keys) < blocks:
             start = len(keys) * size
-            parent = keys[-1] if keys else self._intern(self.root(request))
-            key: tuple[Hashable, ...] = (parent, *tokens[start : start + size])
+            key: tuple[Hashable, ...] = (self.parent(request), *tokens[start : start + size])
             if media := self.media_of(request, start, start + size):
                 key = (*key, media)
             keys.append(self._intern(key))

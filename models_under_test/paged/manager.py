@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from kvsan.gpu_kernels.addressing import blocks_for, full_blocks
 from kvsan.harness.operations import Operation
@@ -51,6 +52,9 @@ class PagedManager:
     writes are parked in both cases: no stream orders that load.
     """
 
+    pool_type: ClassVar[type[BlockPool]] = BlockPool
+    keys_type: ClassVar[type[KeyChain]] = KeyChain
+
     def __init__(
         self, num_units: int, block_size: int, *, deferred_free: bool = True, watermark: int = 0, max_in_flight: int = 2
     ) -> None:
@@ -73,8 +77,8 @@ class PagedManager:
         self.block_size = block_size
         self.deferred_free = deferred_free
         self.watermark = watermark
-        self.pool = BlockPool(num_units)
-        self.keys = KeyChain(block_size)
+        self.pool = self.pool_type(num_units)
+        self.keys = self.keys_type(block_size)
         self.requests: dict[str, PagedRequest] = {}
         self.batch: dict[str, _Row] = {}
         self.launches: dict[str, _Launch] = {}
@@ -117,10 +121,9 @@ class PagedManager:
         hits: list[int] = []
         start = request.scheduled
         if not request.table:
-            # The cache may have changed since the look-up: only what is still there counts.
-            hits, request.hits = self._find(request, len(request.hits)), []
+            hits, request.hits = self._pending_hits(request), []
             start = len(hits) * self.block_size + external
-        fresh = max(0, blocks_for(start + n + lookahead, self.block_size) - len(request.table) - len(hits))
+        fresh = max(0, self._blocks_needed(start + n + lookahead) - len(request.table) - len(hits))
         shared = None if hits else self._shared_partial_block(request, start)
         if not self._fits(request, hits, fresh + (shared is not None)):
             return None
@@ -134,6 +137,13 @@ class PagedManager:
             self.batch[name] = row
         self.changed.append(name)
         return Admission(len(hits) * self.block_size, effects)
+
+    def _pending_hits(self, request: PagedRequest) -> list[int]:
+        """The cache may have changed since the look-up: only what is still there counts."""
+        return self._find(request, len(request.hits))
+
+    def _blocks_needed(self, slots: int) -> int:
+        return blocks_for(slots, self.block_size)
 
     def _shared_partial_block(self, request: PagedRequest, start: int) -> int | None:
         """Block number that the next token would be written into although somebody else holds it too."""
@@ -152,8 +162,7 @@ class PagedManager:
     def _touch_hits(self, request: PagedRequest, hits: list[int]) -> None:
         if not hits:
             return
-        for unit in hits:
-            self.pool.touch(unit)
+        self._hold(hits)
         request.table.extend(hits)
         request.published = len(hits)
         request.retired = len(hits) * self.block_size
@@ -242,7 +251,7 @@ class PagedManager:
             self._trim(request, blocks_for(request.scheduled, self.block_size))
 
     def _publish(self, request: PagedRequest) -> None:
-        full = full_blocks(request.retired, self.block_size)
+        full = full_blocks(self._publishable(request), self.block_size)
         if full <= request.published:
             return
         keys = self.keys.upto(request, full)
@@ -250,6 +259,10 @@ class PagedManager:
             if self.pool.keys[request.table[block]] is None:
                 self.pool.publish(request.table[block], keys[block])
         request.published = full
+
+    def _publishable(self, request: PagedRequest) -> int:
+        """Tokens whose keys and values are known to be there."""
+        return request.retired
 
     def landed(self, name: str) -> None:
         """External tokens are there: they can be published, or, if the request is gone, their blocks freed."""
@@ -273,14 +286,17 @@ class PagedManager:
         twin.scheduled = twin.retired = parent.retired
         twin.table = self._shared_table(parent, kept)
         twin.keys, twin.published = parent.keys[:], min(parent.published, kept)
-        for unit in twin.table:
-            self.pool.touch(unit)
+        self._hold(twin.table)
         self.requests[child] = twin
         self.changed.append(child)
         return ()
 
     def _shared_table(self, parent: PagedRequest, kept: int) -> list[int]:
         return parent.table[:kept]
+
+    def _hold(self, table: list[int]) -> None:
+        for unit in table:
+            self.pool.touch(unit)
 
     def finish(self, name: str) -> None:
         """Free a completed request."""

@@ -47,19 +47,12 @@ class Contract:
         if isinstance(operation, Advance):
             return True
         # core/sched/scheduler.py: schedule() calls get_computed_blocks and allocate_slots for one request with
-        # nothing in between. A look-up that leads to nothing is dropped and made again: that is Lookup once more.
-        if session.lookup_pending is not None:
+        # nothing in between that could take or withdraw the blocks of the hit. (What only gives blocks back or adds
+        # hashes cannot do that; a look-up that leads to nothing is made again.)
+        if session.lookup_pending is not None and isinstance(operation, Lookup | Schedule | Preempt | ResetPrefixCache):
             own = request is not None and request.looked_up
-            return own and self._after_lookup(request, session, operation)
-        return self._between(request, session, operation)
-
-    def _after_lookup(self, request: RequestState | None, session: SessionState, operation: Operation) -> bool:
-        # An abort drops the look-up with the request: engine/core.py takes aborts between two schedule() calls.
-        if isinstance(operation, Lookup | Schedule):
-            return self._between(request, session, operation)
-        return isinstance(operation, Abort)
-
-    def _between(self, request: RequestState | None, session: SessionState, operation: Operation) -> bool:
+            if not own or not isinstance(operation, Lookup | Schedule):
+                return False
         if isinstance(operation, Submit):
             return True
         if isinstance(operation, Lookup | Schedule | Preempt):
@@ -67,12 +60,14 @@ class Contract:
         # engine/core.py, step() and step_with_batch_queue(): what schedule() has returned is launched at once.
         if isinstance(operation, Launch):
             return session.launches_in_flight < self.max_in_flight
-        # engine/core.py: outputs, landed loads, aborts and utility calls are taken between schedule() calls, so
-        # never while a batch is put together.
-        if session.batch_size:
-            return False
+        # An output taken between two requests of a batch is to the manager, which does not see launches, what it is
+        # between two batches of one request each, and step_with_batch_queue() makes those.
         if isinstance(operation, Retire):
             return True
+        # engine/core.py: landed loads, aborts and utility calls are taken between schedule() calls, so never while a
+        # batch is put together.
+        if session.batch_size:
+            return False
         # core/sched/scheduler.py: finished loads are noted in update_from_output() (_update_from_kv_xfer_finished),
         # and taken in by the schedule() after it.
         if isinstance(operation, Landed):

@@ -75,7 +75,7 @@ class Surface:
         self._takes_hit = "num_new_computed_tokens" in allocate
         self._takes_external = "num_external_computed_tokens" in allocate
         self._takes_drafts = "num_draft_tokens" in allocate
-        self._takes_running = "has_scheduled_reqs" in allocate
+        self.takes_running = "has_scheduled_reqs" in allocate
         self.takes_delay = "delay_cache_blocks" in allocate
         self.takes_watermark = "watermark" in self._manager_takes
         self.has_groups = importlib.util.find_spec("vllm.v1.core.kv_cache_coordinator") is not None
@@ -174,7 +174,7 @@ class Surface:
             arguments["delay_cache_blocks"] = True
         if self._takes_drafts:
             arguments["num_draft_tokens"] = chunk.drafts
-        if self._takes_running:
+        if self.takes_running:
             arguments["has_scheduled_reqs"] = anyone_running
         return manager.allocate_slots(request, n, **arguments) is not None
 

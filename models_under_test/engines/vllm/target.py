@@ -101,7 +101,8 @@ class VllmTarget:
         drafts = max(0, start + n - request.num_tokens - self._placeholders(request))
         request.spec_token_ids = [-1] * drafts
         chunk = Chunk(n, drafts, lookahead, external, delayed, hit, blocks)
-        if not self._surface.allocate(self._manager, request, chunk, self._anyone_running()):
+        running = self._surface.takes_running and self._anyone_running()
+        if not self._surface.allocate(self._manager, request, chunk, running):
             return None
         if delayed:
             request.num_computed_tokens = start
@@ -143,7 +144,8 @@ class VllmTarget:
         """Take a step's output (``update_from_output``); rows of preempted or ended requests only count down."""
         step = self._steps.pop(b)
         for row in step.rows.values():
-            row.held.launches.remove(b)
+            if not row.stale:
+                row.held.launches.remove(b)
             if hasattr(row.held.request, "num_in_flight_tokens"):
                 row.held.request.num_in_flight_tokens -= row.n
         for blocks in step.deferred:
@@ -211,11 +213,11 @@ class VllmTarget:
         held.pending = None
         self._ledger.request(name)
         self._batch.pop(name, None)
-        for b in held.launches:
+        in_flight, held.launches = held.launches, []
+        for b in in_flight:
             self._steps[b].rows[name].stale = True
-        if self._defers and held.launches:
-            blocks = self._manager.pop_blocks_for_free(request)
-            self._steps[held.launches[-1]].deferred.append(blocks)
+        if self._defers and in_flight:
+            self._steps[in_flight[-1]].deferred.append(self._manager.pop_blocks_for_free(request))
         else:
             self._manager.free(request)
 

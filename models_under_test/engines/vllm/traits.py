@@ -25,8 +25,9 @@ class Options:
 
     - ``eagle``: prefix hits give a block back for the drafting head.
     - ``async_scheduling``: two steps in flight; default: where the release has it.
-    - ``drafts``: most draft tokens in a step, up to 4. Default: 4, but 0 up to 0.9.2, which crashes when accepted drafts
-      have outrun its hashes (a preempted request, ``find_longest_cache_hit``; a small window, ``cache_full_blocks``).
+    - ``drafts``: most draft tokens in a step, up to 4. Default: 4, but 0 up to 0.9.2, which crashes when accepted
+      drafts have outrun its hashes (``find_longest_cache_hit`` of a preempted request, ``cache_full_blocks`` of a small
+      window).
     - ``watermark``: blocks that a first admission leaves free (0.24.0 and later).
     """
 

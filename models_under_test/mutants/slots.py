@@ -1,0 +1,76 @@
+"""Bugs at the edges of blocks and tables."""
+
+from __future__ import annotations
+
+from kvsan.gpu_kernels.addressing import full_blocks
+from kvsan.harness.target import Copy, Effects
+from kvsan.models_under_test.mutants.base import Mutant
+from kvsan.models_under_test.paged.manager import _Row
+from kvsan.models_under_test.paged.request import PagedRequest
+
+
+class OffByOneSlot(Mutant):
+    """A copy on write copies one slot too few.
+
+    Reports: FlashInfer 527, 320 (append stride, last page length).
+    """
+
+    name = "off_by_one_slot"
+    killed_by = ("provenance",)
+
+    def _copy_on_write(self, row: _Row, block: int, start: int) -> Effects:
+        return [
+            effect._replace(stop=effect.stop - 1)
+            for effect in super()._copy_on_write(row, block, start)
+            if isinstance(effect, Copy)
+        ]
+
+
+class OneBlockShort(Mutant):
+    """The first token behind a block boundary does not get a block.
+
+    Reports: vLLM 56469, 54296 (block table read past its columns), SGLang 22819.
+    """
+
+    name = "one_block_short"
+    killed_by = ("table_covers",)
+
+    def _blocks_needed(self, slots: int) -> int:
+        return super()._blocks_needed(slots - 1)
+
+
+class TrimsTooMuch(Mutant):
+    """Rolling drafts back takes the partial block too, with tokens that were accepted.
+
+    Reports: vLLM 47282 (blocks freed by the wrong count when drafts are rejected).
+    """
+
+    name = "trims_too_much"
+    killed_by = ("append_only",)
+
+    def _roll_back(self, request: PagedRequest, rejected: int) -> None:
+        super()._roll_back(request, rejected)
+        if request.name not in self.batch and not request.launches:
+            self._trim(request, full_blocks(request.scheduled, self.block_size))
+
+
+class TwoPlaces(Mutant):
+    """New blocks are taken before the hits are touched, so that a hit block that nobody holds is given out as new.
+
+    Reports: vLLM 33775, 43884, 44409 (real: one allocation takes hit blocks of another that are not yet touched).
+    """
+
+    name = "two_places"
+    killed_by = ("ownership",)
+
+    def _touch_hits(self, request: PagedRequest, hits: list[int]) -> None:
+        super()._touch_hits(request, [])
+        self._untouched = hits
+
+    def _extend(self, request: PagedRequest, fresh: int) -> None:
+        hits, behind = self._untouched, len(request.table)
+        super()._extend(request, fresh)
+        new = request.table[behind:]
+        del request.table[behind:]
+        super()._touch_hits(request, hits)
+        request.table.extend(new)
