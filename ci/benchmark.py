@@ -136,7 +136,9 @@ def report(rounds: int, seconds: float, pool_passes: int) -> None:
     print(f"ratio to the plain machine: {checked / plain:.1f} without, {speed / plain:.1f} with every output compared")
     small, _ = measure_pool(trace, trace.configuration.num_units, pool_passes, False)
     fresh, session = measure_pool(trace, _MILLION, pool_passes, False)
-    print(f"1,000,000 blocks, fresh: {fresh:10,.0f} steps/s, {fresh / small:.2f} of 512 blocks ({session.counts['sweep']} sweeps)")
+    print(
+        f"1,000,000 blocks, fresh: {fresh:10,.0f} steps/s, {fresh / small:.2f} of 512 blocks ({session.counts['sweep']} sweeps)"
+    )
     aged, session = measure_pool(trace, _MILLION, pool_passes, True)
     print(
         f"1,000,000 blocks, aged:  {aged:10,.0f} steps/s, {aged / small:.2f} of 512 blocks ({session.counts['sweep']} sweeps, "
@@ -150,7 +152,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, epilog="example: python -m kvsan.ci.benchmark --rounds 3")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of which the median is told (default 5)")
     parser.add_argument("--seconds", type=float, default=10.0, help="time for the plain machine (default 10)")
-    parser.add_argument("--pool-passes", type=int, default=30, help="repetitions of the trace on each pool (default 30)")
+    parser.add_argument(
+        "--pool-passes", type=int, default=30, help="repetitions of the trace on each pool (default 30)"
+    )
     arguments = parser.parse_args()
     report(arguments.rounds, arguments.seconds, arguments.pool_passes)
 

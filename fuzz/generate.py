@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from kvsan.fuzz.profiles import FEATURES, Profile
@@ -57,9 +58,12 @@ class Generator:
         self._turns: deque[Submit] = deque(maxlen=_TURNS_KEPT)
         self._max_live = random.choice(profile.live_requests)
         self._chunk = random.choice(profile.chunks)
-        self._segment = random.choice(profile.segment_tokens)
+        traits = session.traits
+        capacity = (traits.num_units - 1) * traits.block_size // len(traits.groups)
+        self._segment = min(random.choice(profile.segment_tokens), max(2, capacity // 4))
         self._families = 1 + int(random.random() * profile.families)
-        self._max_in_flight = session.traits.max_in_flight if "two in flight" in features else 1
+        self._prefixes = [self._new_segment() for _ in range(2)]
+        self._max_in_flight = traits.max_in_flight if "two in flight" in features else 1
         self._kinds, self._cumulative = self._draw_weights(random)
 
     def _draw_weights(self, random: Random) -> tuple[list[Callable[[], Operation]], list[float]]:
@@ -99,10 +103,17 @@ class Generator:
         live = len(self.session.requests)
         if not live:
             return self._submit()
+        if self.session.step_facts.refused and self._draw() < 0.4:
+            return self._make_room()
         build = self._kinds[bisect(self._cumulative, self._draw())]
         if build == self._submit and live >= self._max_live:
             return self._schedule()
         return build()
+
+    def _make_room(self) -> Operation:
+        """What a scheduler does when a request is refused: somebody else has to go."""
+        r = self._any()
+        return Preempt(r) if self._draw() < 0.4 and Preempt in self.session.traits.operations else Finish(r)
 
     # -- choices
 
@@ -131,10 +142,15 @@ class Generator:
     def _submit(self) -> Operation:
         features = self.features
         r = self._fresh("r")
-        if "later turns" in features and self._turns and self._draw() < 0.3:
+        choice = self._draw()
+        if "later turns" in features and self._turns and choice < 0.25:
             submit = self._later_turn(r)
+        elif self._turns and choice < 0.35:
+            submit = replace(self._turns[self._below(len(self._turns))], r=r, engine_id=self._engine_id())
         else:
             segments = tuple(self._new_segment() for _ in range(1 + self._below(self.profile.segments)))
+            if self._draw() < 0.5:
+                segments = (self._prefixes[self._below(2)], *segments)
             submit = Submit(r, segments, self._salt(), self._adapter(), self._media(), self._engine_id())
         self._turns.append(submit)
         return submit
@@ -181,7 +197,8 @@ class Generator:
         lookahead = 1 + self._below(4) if "lookahead" in features and draw() < 0.2 else 0
         external = 0
         if not request.scheduled and "external" in features and draw() < 0.4:
-            external = 1 + self._below(len(request.life.tokens))
+            blocks = 1 + self._below(1 + len(request.life.tokens) // self.session.traits.block_size)
+            external = min(blocks, 1 + self._below(4)) * self.session.traits.block_size
         delayed = external > 0 and "delayed" in features and draw() < 0.5
         return Schedule(request.r, n, lookahead, external, delayed)
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kvsan.fuzz.journal import Journal
 from kvsan.harness.configuration import Configuration
 from kvsan.harness.fingerprint import Fingerprint
 from kvsan.harness.invariant import Invariant
@@ -59,19 +60,29 @@ def open_session(
     return Session(target, invariants, oracle, sweep_every, beyond_contract)
 
 
-def run(session: Session, operations: Sequence[Operation], *, close: bool = True, hashes: bool = False) -> Replayed:
+def run(
+    session: Session,
+    operations: Sequence[Operation],
+    *,
+    close: bool = True,
+    hashes: bool = False,
+    journal: Journal | None = None,
+) -> Replayed:
     """Run operations until one violates; ``close`` also judges the end of the session."""
     fingerprint = Fingerprint(session) if hashes else None
+    journal = journal or Journal()
     seen: list[str] = []
     position = -1
     violation = None
     try:
         for position, operation in enumerate(operations):  # noqa: B007 - the position of a violation is told
+            journal.next(operation)
             session.step(operation)
             if fingerprint is not None:
                 seen.append(fingerprint.update())
         if close:
             position = len(operations)
+            journal.closing()
             session.close()
     except Violation as raised:
         violation = raised
@@ -86,9 +97,12 @@ def replay(
     sweep_every: int = 1,
     beyond_contract: bool = False,
     hashes: bool = False,
+    journal: Journal | None = None,
 ) -> Replayed:
     """Run a trace from its configuration on, with a sweep after every step."""
+    if journal is not None:
+        journal.start(0, trace.configuration)
     session = open_session(
         factory, trace.configuration, numbers=numbers, sweep_every=sweep_every, beyond_contract=beyond_contract
     )
-    return run(session, trace.operations, hashes=hashes)
+    return run(session, trace.operations, hashes=hashes, journal=journal)

@@ -12,29 +12,31 @@ from random import Random
 
 from kvsan.fuzz.generate import Generator, draw_features
 from kvsan.fuzz.journal import Journal
-from kvsan.fuzz.known import KnownFindings
+from kvsan.fuzz.known import Known, KnownFindings
 from kvsan.fuzz.profiles import Profile
 from kvsan.fuzz.replay import TargetFactory, open_session
-from kvsan.fuzz.shrink import shrink
+from kvsan.fuzz.shrink import Judge, NotRepeated, Shrinker, judge_of
 from kvsan.harness.clock import now_s
 from kvsan.harness.configuration import Configuration
 from kvsan.harness.operations import OPERATIONS, Operation
-from kvsan.harness.session import Session
+from kvsan.harness.session import Session, sweep_interval
 from kvsan.harness.target import Traits
 from kvsan.harness.trace import Trace
-from kvsan.harness.verdict import Finding, Violation
+from kvsan.harness.verdict import Finding, UsageError, Violation
 
 _PROGRESS_EVERY_S = 0.5
 _CLOCK_EVERY = 64
 _SHRINK_AT_MOST_S = 60.0
+_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
     """What to search, and for how long.
 
-    ``sizes_drawn``: each run draws pool and block size from the profile; otherwise the configuration's stand. ``numbers``
-    is the share of runs in which every attention output is compared.
+    ``drawn``: sizes that each run draws from the profile; others are the configuration's. ``numbers`` is the share of
+    runs in which every attention output is compared. Runs are numbered ``first_run``, ``first_run + run_stride`` and so
+    on, at most ``runs`` of them. ``seen`` are kinds of violation that have been found before and are passed over.
     """
 
     configuration: Configuration
@@ -44,14 +46,22 @@ class SearchSettings:
     budget_s: float | None = None
     max_findings: int = 1
     numbers: float = 1.0
-    sizes_drawn: bool = True
+    drawn: frozenset[str] = frozenset({"num_units", "block_size"})
     beyond_contract: bool = False
     without: frozenset[str] = frozenset()
+    first_run: int = 0
+    run_stride: int = 1
+    runs: int | None = None
+    seen: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(slots=True)
 class SearchSummary:
-    """What a search did. ``counts`` are executed operations and events by name; ``too_little`` are floors not reached."""
+    """What a search did.
+
+    ``counts`` are executed operations and events by name, ``impossible`` those that the target's traits rule out,
+    ``known`` how often each known finding was met, ``too_little`` the floors that were not reached.
+    """
 
     steps: int = 0
     skipped: int = 0
@@ -60,6 +70,7 @@ class SearchSummary:
     outputs_compared: int = 0
     tokens_read: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    impossible: frozenset[str] = frozenset()
     findings: list[Finding] = field(default_factory=list)
     known: Counter[str] = field(default_factory=Counter)
     too_little: list[str] = field(default_factory=list)
@@ -72,7 +83,10 @@ class Reporter:
     def progress(self, summary: SearchSummary) -> None:
         """Say how far the search is; called about twice a second."""
 
-    def violated(self, violation: Violation, steps: int) -> None:
+    def run_done(self, summary: SearchSummary) -> None:
+        """Say that a run is complete and accounted for."""
+
+    def violated(self, violation: Violation, trace: Trace) -> None:
         """Say that something was found and is being shrunk."""
 
     def found(self, finding: Finding) -> None:
@@ -96,8 +110,7 @@ class Search:
         self._reporter = reporter
         self._journal = journal or Journal()
         self._started = self._last_told = now_s()
-        self._traits: Traits | None = None
-        self._seen: set[tuple[str, str]] = set()
+        self._seen = set(settings.seen)
         self.summary = SearchSummary()
 
     def run(self) -> SearchSummary:
@@ -105,13 +118,14 @@ class Search:
         summary = self.summary
         try:
             while not self._done():
-                self._run_once(summary.runs)
+                self._run_once(self._settings.first_run + summary.runs * self._settings.run_stride)
                 summary.runs += 1
+                self._reporter.run_done(summary)
         except KeyboardInterrupt:
             summary.interrupted = True
         summary.seconds = now_s() - self._started
         if not summary.interrupted and not summary.findings:
-            summary.too_little = self._floors_missed()
+            summary.too_little = floors_missed(summary, self._settings.profile)
         self._reporter.progress(summary)
         return summary
 
@@ -120,6 +134,8 @@ class Search:
         if len(summary.findings) >= settings.max_findings:
             return True
         if settings.steps is not None and summary.steps >= settings.steps:
+            return True
+        if settings.runs is not None and summary.runs >= settings.runs:
             return True
         return settings.budget_s is not None and now_s() - self._started >= settings.budget_s
 
@@ -130,17 +146,15 @@ class Search:
         random = Random(f"{settings.seed}:{number}")
         configuration = self._draw_configuration(random)
         numbers = random.random() < settings.numbers
-        session = open_session(
-            self._factory, configuration, numbers=numbers, beyond_contract=settings.beyond_contract
-        )
-        self._traits = session.traits
+        self._journal.start(number, configuration)
+        session = self._open(configuration, numbers)
+        self.summary.impossible = impossible_events(session.traits)
         features = draw_features(random, settings.profile, settings.without | self._known.avoid(random))
         generator = Generator(session, settings.profile, random, features)
         length = random.choice(settings.profile.run_steps)
         if settings.steps is not None:
             length = min(length, settings.steps - self.summary.steps)
         operations: list[Operation] = []
-        self._journal.start(number, configuration)
         violation = None
         try:
             self._drive(session, generator, length, operations)
@@ -151,17 +165,22 @@ class Search:
         if violation is not None:
             self._violated(Trace(configuration, tuple(operations)), violation, numbers)
 
+    def _open(self, configuration: Configuration, numbers: bool) -> Session:
+        settings = self._settings
+        try:
+            return open_session(self._factory, configuration, numbers=numbers, beyond_contract=settings.beyond_contract)
+        except UsageError as error:
+            if not settings.drawn:
+                raise
+            drawn = ", ".join(f"{size}={getattr(configuration, size)}" for size in sorted(settings.drawn))
+            raise UsageError(f"{error} ({drawn} was drawn; give the size to keep it)") from error
+
     def _draw_configuration(self, random: Random) -> Configuration:
         settings = self._settings
-        configuration = settings.configuration
-        if settings.sizes_drawn:
-            profile = settings.profile
-            configuration = replace(
-                configuration,
-                num_units=random.choice(profile.num_units),
-                block_size=random.choice(profile.block_sizes),
-            )
-        return configuration
+        num_units = random.choice(settings.profile.num_units)
+        block_size = random.choice(settings.profile.block_sizes)
+        drawn = {"num_units": num_units, "block_size": block_size}
+        return replace(settings.configuration, **{size: drawn[size] for size in settings.drawn})
 
     def _drive(self, session: Session, generator: Generator, length: int, operations: list[Operation]) -> None:
         """Run to the step budget of the run; a run that only skips ends too."""
@@ -211,45 +230,69 @@ class Search:
             self.summary.known[known.name] += 1
             known.met += 1
             return
-        self._reporter.violated(violation, self.summary.steps)
+        self._reporter.violated(violation, trace)
+        self._shrink(trace, violation, numbers and violation.invariant == "numbers", known)
+
+    def _shrink(self, trace: Trace, violation: Violation, numbers: bool, known: Known | None) -> None:
+        """Shrink and tell; interrupted, the best so far is told. What cannot be repeated is told as it was found."""
         started = now_s()
-        finding = shrink(
-            self._factory,
-            trace,
-            violation,
-            numbers=numbers and violation.invariant == "numbers",
-            beyond_contract=self._settings.beyond_contract,
-            out_of_time=lambda: now_s() - started > _SHRINK_AT_MOST_S,
+        judge = judge_of(
+            self._factory, numbers=numbers, beyond_contract=self._settings.beyond_contract, journal=self._journal
         )
-        same = self._known.match(finding)
+        finding = as_found(trace, violation, (1, 1))
+        try:
+            shrinker = Shrinker(judge, trace, violation, lambda: now_s() - started > _SHRINK_AT_MOST_S)
+            try:
+                finding = shrinker.shrink()
+                known = None
+            except KeyboardInterrupt:
+                finding = shrinker.finding(replays=1)
+                raise
+        except NotRepeated:
+            finding = as_found(trace, violation, _repeats(judge, trace, violation))
+        finally:
+            self._found(finding, known)
+
+    def _found(self, finding: Finding, presumed: Known | None) -> None:
+        """Count or tell a finding; one that could not be shrunk is presumed to be the known one of its kind."""
+        same = self._known.match(finding) or presumed
         if same is not None:
             same.met += 1
             self.summary.known[same.name] += 1
             return
-        self._seen.add(violation.kind)
+        self._seen.add(finding.kind)
         self.summary.findings.append(finding)
         self._reporter.found(finding)
 
-    # -- floors
 
-    def _floors_missed(self) -> list[str]:
-        """Events that the profile promises, the target can produce, and this search did not."""
-        summary, profile = self.summary, self._settings.profile
-        if summary.steps < profile.floor_steps:
-            return [] if summary.steps else ["steps"]
-        impossible = _impossible_events(self._traits)
-        missed = []
-        for event, floor in profile.floors.items():
-            rate = 1000 * summary.counts[event] / summary.steps
-            if event not in impossible and rate < floor:
-                missed.append(f"{event}: {rate:.2f} per 1,000 steps, the floor is {floor}")
-        return missed
+def _repeats(judge: Judge, trace: Trace, violation: Violation) -> tuple[int, int]:
+    """How often a trace that is not shrunk violates again when it is judged as in the search."""
+    interval = sweep_interval(trace.configuration.num_units)
+    replays = [judge(trace.configuration, trace.operations, interval, True) for _ in range(_REPEATS)]
+    same = [r for r in replays if r.violation is not None and r.violation.kind == violation.kind]
+    return len(same), _REPEATS
 
 
-def _impossible_events(traits: Traits | None) -> set[str]:
+def as_found(trace: Trace, violation: Violation, replays: tuple[int, int]) -> Finding:
+    """Tell a violation by the trace that found it."""
+    step = max(0, len(trace.operations) - 1)
+    return Finding(*violation.kind, violation.message, step, trace, violation.lineage, replays)
+
+
+def floors_missed(summary: SearchSummary, profile: Profile) -> list[str]:
+    """Events that the profile promises, the target can produce, and this search did not."""
+    if summary.steps < profile.floor_steps:
+        return [] if summary.steps else ["steps: none was executed"]
+    missed = []
+    for event, floor in profile.floors.items():
+        rate = 1000 * summary.counts[event] / summary.steps
+        if event not in summary.impossible and rate < floor:
+            missed.append(f"{event}: {rate:.2f} per 1,000 steps, the floor is {floor}")
+    return missed
+
+
+def impossible_events(traits: Traits) -> frozenset[str]:
     """Events that a target's traits rule out."""
-    if traits is None:
-        return set()
     impossible = {kind.__name__ for kind in OPERATIONS} - {kind.__name__ for kind in traits.operations}
     if "Landed" in impossible:
         impossible.add("external load")
@@ -259,4 +302,4 @@ def _impossible_events(traits: Traits | None) -> set[str]:
         impossible.add("two launches in flight")
     if traits.max_drafts == 0:
         impossible.add("rejected draft")
-    return impossible
+    return frozenset(impossible)

@@ -26,6 +26,10 @@ Judge = Callable[[Configuration, Operations, int, bool], Replayed]
 """Replays a candidate with a sweep interval, to the session's end or not; UsageError if its target cannot be made."""
 
 
+class NotRepeated(HarnessError):
+    """A trace that violated does not do so when it is replayed."""
+
+
 @dataclass(slots=True)
 class ShrinkStatistics:
     """What shrinking cost."""
@@ -61,7 +65,7 @@ class Shrinker:
         for self._sweep_every, self._close in ((_NEVER, False), (1, False), (1, True)):
             if self._cut(self.configuration, self.operations) is not None:
                 return
-        raise HarnessError(f"violation {self._kind} does not happen again when its trace is replayed")
+        raise NotRepeated(f"violation {self._kind} does not happen again when its trace is replayed")
 
     # -- judging a candidate
 
@@ -143,7 +147,12 @@ class Shrinker:
             second = self.operations[later]
             if isinstance(second, Schedule) and second.r == first.r:
                 both = replace(first, n=first.n + second.n, lookahead=max(first.lookahead, second.lookahead))
-                yield [*self.operations[:start], both, *self.operations[start + 1 : later], *self.operations[later + 1 :]]
+                yield [
+                    *self.operations[:start],
+                    both,
+                    *self.operations[start + 1 : later],
+                    *self.operations[later + 1 :],
+                ]
                 return
 
     def _simplify_operations(self) -> None:
@@ -159,7 +168,8 @@ class Shrinker:
         progress = True
         while progress and not self._out_of_time():
             progress = any(
-                self._cut(simpler, self.operations) is not None for simpler in simpler_configurations(self.configuration)
+                self._cut(simpler, self.operations) is not None
+                for simpler in simpler_configurations(self.configuration)
             )
 
     # -- the finding
@@ -211,6 +221,6 @@ def shrink(
     beyond_contract: bool = False,
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> Finding:
-    """Shrink a trace that violates; HarnessError if it does not do so again."""
+    """Shrink a trace that violates; NotRepeated if it does not do so again."""
     judge = judge_of(factory, numbers=numbers, beyond_contract=beyond_contract)
     return Shrinker(judge, trace, violation, out_of_time).shrink()

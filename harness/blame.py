@@ -17,7 +17,10 @@ def blame_of(error: Exception, target: Target, operation: Operation | None) -> E
         return error
     text = f"{type(error).__name__}: {error}".splitlines()[0][:_MESSAGE_LENGTH]
     doing = "the end of the session" if operation is None else repr(operation)
-    owners = {kind.__module__ for kind in (*type(target).__mro__, *type(target.view()).__mro__)} - {"builtins", "typing"}
+    owners = {kind.__module__ for kind in (*type(target).__mro__, *type(target.view()).__mro__)} - {
+        "builtins",
+        "typing",
+    }
     if _passes_through(error.__traceback__, owners):
         return Violation("target.crash", type(error).__name__, f"{text}, in {doing}")
     if isinstance(error, TypeError | AttributeError) and type(target).__name__ in str(error):

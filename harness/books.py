@@ -8,7 +8,7 @@ the step, and keep their own copy, so that a later sweep can hold the target to 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 
@@ -69,37 +69,40 @@ class Books:
         self._mirror_keys(step)
 
     def _compare(self, step: Step, request: Expected) -> None:
-        for group, now in enumerate(self.view.tables(request.name)):
-            before = request.tables[group]
-            if now == before:
-                continue
-            kept = len(before)
-            if len(now) < kept or now[:kept] != before:
-                self._changed(step, request, group, before, now)
-            holders = self.holders
-            for block in range(kept, len(now)):
-                unit = now[block]
-                if unit != self.null:
-                    held_by = holders[unit]
-                    step.added.append(Added(request, group, block, unit, held_by))
-                    holders[unit] = held_by + 1
-                    if held_by == 0:
-                        self.held += 1
-            request.tables[group] = list(now)
+        """Take in a request's tables: what left them first, as a legal engine reuses it for another group at once."""
+        tables = self.view.tables(request.name)
+        changed = [group for group, now in enumerate(tables) if now != request.tables[group]]
+        for group in changed:
+            before, now = request.tables[group], tables[group]
+            if len(now) < len(before) or now[: len(before)] != before:
+                self._take_out(step, request, group, now)
+        for group in changed:
+            self._put_in(step, request, group, tables[group])
+            request.tables[group] = list(tables[group])
             request.arrays[group] = None
 
-    def _changed(self, step: Step, request: Expected, group: int, before: list[int], now: Iterable[int]) -> None:
-        """Entries were replaced or trimmed: removed ones leave first, as a legal engine may reuse them at once."""
-        now = list(now)
+    def _take_out(self, step: Step, request: Expected, group: int, now: Sequence[int]) -> None:
+        """Entries were trimmed or replaced."""
+        before = request.tables[group]
         if len(now) < len(before):
             step.trimmed.append(Trimmed(request, group, len(now), len(before)))
             self.remove(reversed(before[len(now) :]))
-        changed = [block for block, (old, new) in enumerate(zip(before, now, strict=False)) if old != new]
-        self.remove(before[block] for block in changed)
-        for block in changed:
-            step.replaced.append(Replaced(request, group, block, before[block], now[block]))
-            if now[block] != self.null:
-                self.add(now[block])
+        for block, (old, new) in enumerate(zip(before, now, strict=False)):
+            if old != new:
+                step.replaced.append(Replaced(request, group, block, old, new))
+                self.remove((old,))
+
+    def _put_in(self, step: Step, request: Expected, group: int, now: Sequence[int]) -> None:
+        """Entries are new, or replace others."""
+        before = request.tables[group]
+        for replaced in step.replaced:
+            if replaced.request is request and replaced.group == group and replaced.new != self.null:
+                self.add(replaced.new)
+        for block in range(len(before), len(now)):
+            unit = now[block]
+            if unit != self.null:
+                step.added.append(Added(request, group, block, unit, self.holders[unit]))
+                self.add(unit)
 
     def add(self, unit: int) -> None:
         """Count one more holder."""
@@ -154,7 +157,9 @@ class Books:
 
     def rows_in_flight(self) -> list[Row]:
         """Every row of every launch that has not retired."""
-        return [row for work in self.in_flight.values() if isinstance(work.payload, LaunchWork) for row in work.payload.rows]
+        return [
+            row for work in self.in_flight.values() if isinstance(work.payload, LaunchWork) for row in work.payload.rows
+        ]
 
     # -- hashes
 

@@ -144,7 +144,10 @@ class Device:
         return self._last[stream]
 
     def _check_order(self, work: Work) -> None:
-        if not (self._queues[COPY] or self._recent or work.stream == COPY) and self._last[COPY][COPY] <= work.clock[COPY]:
+        if (
+            not (self._queues[COPY] or self._recent or work.stream == COPY)
+            and self._last[COPY][COPY] <= work.clock[COPY]
+        ):
             self._recent.append(work)
             return
         for earlier in self._recent:

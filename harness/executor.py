@@ -157,5 +157,3 @@ class MemoryExecutor:
             )
         assert isinstance(payload, Zero)
         return _NOTHING, np.arange(payload.start, payload.stop) + payload.unit * size
-
-

@@ -21,8 +21,9 @@ from kvsan.harness.target import Effects, IntArray
 class Life:
     """Tokens of a request and their identities, shared with the rows that compute them.
 
-    ``executed`` counts the positions whose KV the device has written, or a hit has supplied. A preempted or aborted request's rows in flight keep the life they were launched with; the request goes on with a
-    copy. ``cache`` belongs to the numbers oracle, one dict a group.
+    ``executed`` counts the positions whose KV the device has written, or a hit has supplied. A preempted or aborted
+    request's rows in flight keep the life they were launched with; the request goes on with a copy. ``cache`` belongs to
+    the numbers oracle, one dict a group.
     """
 
     __slots__ = ("alive", "cache", "chain", "executed", "media", "name", "root", "rows", "tokens")

@@ -110,7 +110,7 @@ def _expand_prompt(session: Session, operation: Submit, life: Life) -> None:
                 if other.r == source:
                     life.extend(other.life.tokens[other.prompt_length : other.prompt_length + length])
         else:
-            family, length = cast("tuple[int, int]", segment)
+            family, length = segment
             tokens, chain = session.segments.expand(life.last_identity(), family, min(length, FAMILY_STRIDE))
             life.extend(tokens, chain)
 
@@ -165,7 +165,9 @@ def schedule(session: Session, operation: Schedule) -> bool:
         return True
     if first:
         if not 0 <= admission.hit <= hit:
-            raise Violation("hit_bounds", "grew", f"{request.r}: the look-up gave {hit} tokens, scheduling {admission.hit}")
+            raise Violation(
+                "hit_bounds", "grew", f"{request.r}: the look-up gave {hit} tokens, scheduling {admission.hit}"
+            )
         _count_hit(session, request, admission.hit)
         facts.hit = request.retired = request.life.executed = admission.hit
     facts.shareable_blocks = blocks_for(admission.hit, session.traits.block_size)
@@ -231,11 +233,10 @@ def _admit(session: Session, request: Expected, start: int, n: int, external: in
 
 def landed(session: Session, operation: Landed) -> bool:
     """Delayed external tokens are there; the request may be gone by now."""
-    for name, (request, work) in session.loads.items():
-        if request.r == operation.r:
-            break
-    else:
+    name = next((name for name, (request, _) in session.loads.items() if request.r == operation.r), None)
+    if name is None:
         return False
+    request, work = session.loads[name]
     if not session.allowed(request if request.loading else None, operation):
         return False
     if not session.device.complete(work):

@@ -49,7 +49,9 @@ class Shadow:
             block = start // size
             end = min(stop, (block + 1) * size)
             if block >= len(table):
-                raise Violation("table_covers", "write", f"{row.name} writes position {start}; its table ends before it")
+                raise Violation(
+                    "table_covers", "write", f"{row.name} writes position {start}; its table ends before it"
+                )
             unit = int(table[block])
             if unit == self.books.null:
                 raise Violation("provenance", "null write", f"{row.name}@{start} is written into the null unit {unit}")
@@ -132,8 +134,12 @@ class Shadow:
         first = row.low // size
         last = (stop + size - 1) // size
         if last > len(row.table):
-            raise Violation("table_covers", "read", f"{row.name} reads {stop} tokens; its table has {len(row.table)} units")
-        found = self.blocks.take(row.table[first:last], axis=0).reshape(-1)[row.low - first * size : stop - first * size]
+            raise Violation(
+                "table_covers", "read", f"{row.name} reads {stop} tokens; its table has {len(row.table)} units"
+            )
+        found = self.blocks.take(row.table[first:last], axis=0).reshape(-1)[
+            row.low - first * size : stop - first * size
+        ]
         self.tokens_read += stop - row.low
         if found.tobytes() != row.identity[row.low : stop].tobytes():
             self._blame(row, found)

@@ -82,6 +82,6 @@ class Step:
         self.hit = self.shareable_blocks = 0
         for facts in (self.ended, self.units, self.added, self.replaced, self.trimmed, self.published, self.withdrawn):
             if facts:
-                facts.clear()  # type: ignore[attr-defined]
+                facts.clear()
         if self.copied:
             self.copied.clear()

@@ -103,7 +103,8 @@ def encode(value: object, keep_defaults: bool = False) -> Any:
     if isinstance(value, str | int | None):
         return value
     encoded = {}
-    for name, default in _defaults(type(value)):
+    kind: Any = type(value)
+    for name, default in _defaults(kind):
         item = getattr(value, name)
         if keep_defaults or item != default:
             encoded[name] = dict(item) if name == "options" else encode(item)

@@ -24,7 +24,7 @@ class HarnessError(Exception):
     """KVSan itself, or the machine under it, failed; ends in exit code 3 and never counts against a target."""
 
 
-class Violation(Exception):  # noqa: N818 - it is a verdict, not an error
+class Violation(Exception):
     """An invariant does not hold.
 
     ``cause`` is the discriminating detail that the invariant names (a key component, the kinds of two owners); together

@@ -29,4 +29,6 @@ class Conservation(Invariant):
         if free + self.books.held != expected:
             total = free + self.books.held
             cause = "too many" if total > expected else "too few"
-            raise self.violated(cause, f"{free} free units and {self.books.held} held ones make {total}, not {expected}")
+            raise self.violated(
+                cause, f"{free} free units and {self.books.held} held ones make {total}, not {expected}"
+            )

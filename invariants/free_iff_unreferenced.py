@@ -45,7 +45,11 @@ class FreeIffUnreferenced(Invariant):
         held = self.books.holders[unit]
         if held == 0:
             raise self.violated("lost", f"unit {unit} is held by nobody and is not in the free queue")
-        owners = [request.r for request in self.books.requests.values() if any(unit in table for table in request.tables)]
-        work = [name for name, tables in self.books.parked.items() if any(unit in table for one in tables for table in one)]
+        owners = [
+            request.r for request in self.books.requests.values() if any(unit in table for table in request.tables)
+        ]
+        work = [
+            name for name, tables in self.books.parked.items() if any(unit in table for one in tables for table in one)
+        ]
         cause = "held by a request" if owners else "held by work in flight"
         raise self.violated(cause, f"unit {unit} is in the free queue but held by {', '.join(owners + work)}")

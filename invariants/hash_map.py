@@ -30,7 +30,9 @@ class HashMap(Invariant):
         published, key_of = self.view.published, self.view.key
         for publication in step.published:
             if publication.unit not in published(publication.key):
-                raise self.violated("not in the map", f"unit {publication.unit} carries a hash that the map does not have")
+                raise self.violated(
+                    "not in the map", f"unit {publication.unit} carries a hash that the map does not have"
+                )
         for publication in step.withdrawn:
             unit = publication.unit
             if unit in published(publication.key) and key_of(unit) != publication.key:

@@ -27,6 +27,8 @@ class HitBounds(Invariant):
         """Judge a look-up."""
         known = len(request.life.tokens)
         if hit < 0 or hit >= known:
-            raise self.violated("nothing left", f"{request.r} has {known} tokens and hits {hit}: none is left to compute")
+            raise self.violated(
+                "nothing left", f"{request.r} has {known} tokens and hits {hit}: none is left to compute"
+            )
         if hit % self.traits.block_size:
             raise self.violated("partial block", f"{request.r} hits {hit} tokens, which are not whole blocks")

@@ -42,7 +42,9 @@ class Ownership(Invariant):
             cause = "two groups: " + "+".join(groups) if len({group for _, group, _ in within}) > 1 else "two blocks"
             raise self.violated(cause, f"unit {added.unit} stands at {self._places(added.unit)}")
         if added.block >= shareable:
-            raise self.violated("two requests", f"unit {added.unit}, newly allocated, stands at {self._places(added.unit)}")
+            raise self.violated(
+                "two requests", f"unit {added.unit}, newly allocated, stands at {self._places(added.unit)}"
+            )
 
     def _all_places(self, unit: int) -> list[tuple[Expected, int, int]]:
         return [

@@ -41,4 +41,6 @@ class Quiescence(Invariant):
         hit = target.lookup(_PROBE)
         granted = target.schedule(_PROBE, tokens - hit, 0, 0, False)
         if granted is None:
-            raise self.violated("refused", f"the pool is empty; a request of {tokens} tokens in {units} units was refused")
+            raise self.violated(
+                "refused", f"the pool is empty; a request of {tokens} tokens in {units} units was refused"
+            )

@@ -48,6 +48,10 @@ class RefCounts(Invariant):
 
     def _tell(self, unit: int, counted: int) -> None:
         held = self.books.holders[unit]
-        owners = [request.r for request in self.books.requests.values() if any(unit in table for table in request.tables)]
+        owners = [
+            request.r for request in self.books.requests.values() if any(unit in table for table in request.tables)
+        ]
         cause = "too high" if counted > held else "too low"
-        raise self.violated(cause, f"unit {unit} counts {counted} references, {held} exist (held by {owners or 'nobody'})")
+        raise self.violated(
+            cause, f"unit {unit} counts {counted} references, {held} exist (held by {owners or 'nobody'})"
+        )

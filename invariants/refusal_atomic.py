@@ -32,7 +32,9 @@ class RefusalAtomic(Invariant):
         assert step.subject is not None
         r = step.subject.r
         if step.added:
-            raise self.violated("table", f"{r} was refused, but unit {step.added[0].unit} entered {step.added[0].request.r}")
+            raise self.violated(
+                "table", f"{r} was refused, but unit {step.added[0].unit} entered {step.added[0].request.r}"
+            )
         if self.traits.atomic_refusal and (step.units or step.replaced or step.trimmed):
             what = f"units {sorted(set(step.units))}" if step.units else "a table"
             raise self.violated("touched", f"{r} was refused, but {what} changed")
@@ -49,7 +51,9 @@ class RefusalAtomic(Invariant):
         needed = blocks_for(slots, size) + 1
         free = self.view.num_free() - self.traits.watermark
         if needed <= free:
-            raise self.violated("needless", f"{r_of(step)} needs {needed} units at most and {free} are free, yet it was refused")
+            raise self.violated(
+                "needless", f"{r_of(step)} needs {needed} units at most and {free} are free, yet it was refused"
+            )
 
 
 def r_of(step: Step) -> str:

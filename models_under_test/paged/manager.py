@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from kvsan.gpu_kernels.addressing import blocks_for, full_blocks
 from kvsan.harness.operations import Operation
-from kvsan.harness.target import Admission, Copy, Delta, Effects, Request, Result, Traits
+from kvsan.harness.target import Admission, Copy, Delta, Effects, PrefixIndex, Request, Result, Traits
 from kvsan.models_under_test.paged.keys import KeyChain
 from kvsan.models_under_test.paged.pool import NULL_UNIT, BlockPool
 from kvsan.models_under_test.paged.request import PagedRequest
@@ -350,10 +350,10 @@ class PagedManager:
         return delta
 
 
-def longest_prefix(index: object, tokens: int) -> int:
+def longest_prefix(index: PrefixIndex, tokens: int) -> int:
     """Promised hit of a full-attention cache: every published block from the first on, the last token recomputed."""
-    size = index.block_size  # type: ignore[attr-defined]
+    size = index.block_size
     block = 0
-    while block < full_blocks(tokens - 1, size) and index.has(0, block):  # type: ignore[attr-defined]
+    while block < full_blocks(tokens - 1, size) and index.has(0, block):
         block += 1
     return block * size

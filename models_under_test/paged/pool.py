@@ -49,11 +49,15 @@ class BlockPool:
     def is_queued(self, unit: int) -> bool:
         """Whether the block is in the free queue, by its own links and its neighbours'."""
         following = self._next[unit]
-        return following != _NOT_QUEUED and self._previous[following] == unit and self._next[self._previous[unit]] == unit
+        return (
+            following != _NOT_QUEUED and self._previous[following] == unit and self._next[self._previous[unit]] == unit
+        )
 
     def queue(self) -> list[int]:
         """Walk the free queue; a broken ring ends after ``num_units`` blocks."""
-        following, walked, unit = self._next, [], self._next[self.num_units]
+        following = self._next
+        walked: list[int] = []
+        unit = following[self.num_units]
         while unit != self.num_units and unit != _NOT_QUEUED and len(walked) <= self.num_units:
             walked.append(unit)
             unit = following[unit]

@@ -24,7 +24,7 @@ from kvsan.harness.target import Admission, Delta, Effects, Request, Result
 from kvsan.harness.verdict import UsageError
 from kvsan.models_under_test.engines.vllm.ledger import Ledger
 from kvsan.models_under_test.engines.vllm.surface import Chunk, Lora, Surface, load, lora_of
-from kvsan.models_under_test.engines.vllm.traits import Options, defers_frees, read_options, traits_of
+from kvsan.models_under_test.engines.vllm.traits import Options, read_options, traits_of
 from kvsan.models_under_test.engines.vllm.view import VllmView
 
 
@@ -62,7 +62,7 @@ class VllmTarget:
         self._surface = surface
         self._status = surface.status
         self._async = options.async_scheduling
-        self._defers = defers_frees(surface, options)
+        self._defers = options.kv_consumer
         groups = self.traits.groups
         self._manager = surface.manager(
             configuration.num_units, configuration.block_size, groups, options.eagle, options.watermark

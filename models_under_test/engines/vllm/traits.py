@@ -16,7 +16,7 @@ from kvsan.models_under_test.engines.vllm.hits import Promise, promised_hit
 from kvsan.models_under_test.engines.vllm.surface import MAX_MODEL_LEN, Surface
 
 _MAX_DRAFTS = 4
-_OPTIONS = ("async_scheduling", "drafts", "eagle", "watermark")
+_OPTIONS = ("async_scheduling", "drafts", "eagle", "kv_consumer", "watermark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,17 @@ class Options:
     - ``drafts``: most draft tokens in a step, up to 4. Default: 4, but 0 up to 0.9.2, which crashes when accepted
       drafts have outrun its hashes (``find_longest_cache_hit`` of a preempted request, ``cache_full_blocks`` of a small
       window).
+    - ``kv_consumer``: blocks of a request with a step in flight are freed when that step's output is there, as
+      sched/scheduler.py, ``_free_request_blocks``, does for a consumer of external tokens with several steps in flight
+      (0.24.0 and later): a load that no stream orders could write to them. Without it frees are at once, and the
+      session orders loads after compute.
     - ``watermark``: blocks that a first admission leaves free (0.24.0 and later).
     """
 
     eagle: bool
     async_scheduling: bool
     drafts: int
+    kv_consumer: bool
     watermark: int
 
     @property
@@ -48,35 +53,37 @@ def read_options(configuration: Configuration, surface: Surface) -> Options:
     for name, _ in configuration.options:
         if name not in _OPTIONS:
             raise UsageError(f"{where}: unknown option {name!r}; it has {', '.join(_OPTIONS)}")
-    # sched/async_scheduler.py is in 0.10.2 and later.
-    has_async = surface.numbers >= (0, 10, 2)
-    async_scheduling = configuration.option("async_scheduling", has_async) is True
+    async_scheduling = configuration.option("async_scheduling", _has_async(surface)) is True
     # 0.10.2's AsyncScheduler has no drafts ("TODO: Support speculative decoding"); 0.11.2's has.
     most_drafts = 0 if async_scheduling and surface.numbers < (0, 11) else _MAX_DRAFTS
     options = Options(
         eagle=configuration.option("eagle", False) is True,
         async_scheduling=async_scheduling,
         drafts=int(configuration.option("drafts", 0 if surface.numbers < (0, 10) else most_drafts)),
+        kv_consumer=configuration.option("kv_consumer", False) is True,
         watermark=int(configuration.option("watermark", 0)),
     )
-    if async_scheduling and not has_async:
+    _check(where, configuration, surface, options, most_drafts)
+    return options
+
+
+def _check(where: str, configuration: Configuration, surface: Surface, options: Options, most_drafts: int) -> None:
+    """UsageError for options that the release does not have, or values out of range."""
+    if options.async_scheduling and not _has_async(surface):
         raise UsageError(f"{where}: option async_scheduling: begins with vllm 0.10.2")
+    if options.kv_consumer and not (options.async_scheduling and surface.numbers >= (0, 24)):
+        raise UsageError(f"{where}: option kv_consumer: begins with vllm 0.24.0, with async_scheduling")
     if not 0 <= options.drafts <= most_drafts:
         raise UsageError(f"{where}: option drafts: expected 0 to {most_drafts}, got {options.drafts}")
     if options.watermark and not surface.takes_watermark:
         raise UsageError(f"{where}: option watermark: vllm {surface.version} has none; it begins with 0.24.0")
     if not 0 <= options.watermark < configuration.num_units:
         raise UsageError(f"{where}: option watermark: expected 0 to {configuration.num_units - 1} blocks")
-    return options
 
 
-def defers_frees(surface: Surface, options: Options) -> bool:
-    """Whether blocks of a request with a step in flight are freed when that step's output is there.
-
-    sched/scheduler.py, ``_free_request_blocks``, 0.24.0 and later, for a consumer of external tokens with several steps
-    in flight: a load that no stream orders could write to them. Before, they are free at once.
-    """
-    return surface.numbers >= (0, 24) and options.async_scheduling
+def _has_async(surface: Surface) -> bool:
+    """sched/async_scheduler.py is in 0.10.2 and later."""
+    return surface.numbers >= (0, 10, 2)
 
 
 def traits_of(configuration: Configuration, surface: Surface, options: Options) -> Traits:
@@ -97,7 +104,7 @@ def traits_of(configuration: Configuration, surface: Surface, options: Options) 
         # block_pool.py: up to 0.22.1 free_blocks appends, and a request is freed from its last block; from 0.23.0 on
         # blocks without a hash go to the front. With several groups or a window the order of tables matters too.
         free_order="lru" if single_full and surface.numbers < (0, 23) else "any",
-        deferred_free=defers_frees(surface, options),
+        deferred_free=options.kv_consumer,
         # kv_cache_manager.py, allocate_slots, 0.24.0: not applied when nobody runs (has_scheduled_reqs); no promise.
         watermark=0,
         max_in_flight=options.max_in_flight,
@@ -136,5 +143,5 @@ def _contract(surface: Surface, groups: tuple[Group, ...], options: Options) -> 
         delayed=surface.takes_delay and (single or surface.numbers >= (0, 20)),
         # sched/scheduler.py, schedule(), 0.32.0: `if not self._request_blocks_can_be_freed(preempted_req): break`;
         # 0.24.0 preempts and defers.
-        preempts_in_flight=options.async_scheduling and surface.numbers < (0, 32),
+        preempts_in_flight=options.async_scheduling and not (options.kv_consumer and surface.numbers >= (0, 32)),
     )

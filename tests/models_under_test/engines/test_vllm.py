@@ -75,10 +75,9 @@ def test_loaded_blocks_are_published_when_the_load_has_landed(version: str) -> N
 
 
 @every_release
-def test_blocks_of_a_step_in_flight_are_kept_where_the_trait_says_so(version: str) -> None:
-    told = seen(version)
-    assert told["deferred_free"] == at_least(version, "0.24.0")
-    assert told["in_flight_finish"] == ([29, 32] if told["deferred_free"] else [32, 32])
+def test_blocks_of_a_step_in_flight_are_kept_for_a_consumer_of_loads(version: str) -> None:
+    assert seen(version)["in_flight_abort"] == [32, 32]
+    assert seen(version)["in_flight_abort_consumer"] == ([29, 32] if at_least(version, "0.24.0") else None)
 
 
 @every_release

@@ -102,9 +102,9 @@ def loading() -> list[int]:
     return [before, len(list(target.view().keys()))]
 
 
-def in_flight_finish() -> list[int]:
-    """Free units while the finished request's step is in flight, and after it."""
-    target = made()
+def in_flight_abort(**options: OptionValue) -> list[int]:
+    """Free units while the aborted request's step is in flight, and after it."""
+    target = made(**options)
     target.submit(Request("a", range(10)))
     assert target.schedule("a", 10, 0, 0, False) is not None
     target.launch("b1")
@@ -124,7 +124,8 @@ def walk(groups: tuple[str, ...], seed: int) -> list[str]:
         if not name:
             name = f"r{number}"
             tokens[name] = draw.randrange(2, 30)
-            target.submit(Request(name, [draw.randrange(2) * 99 + at // 8 for at in range(tokens[name])]))
+            family = draw.randrange(3)
+            target.submit(Request(name, [family * 99 + at for at in range(tokens[name])]))
         elif draw.random() < 0.2:
             target.finish(name)
             del tokens[name]
@@ -175,7 +176,8 @@ def promises(groups: tuple[str, ...], eagle: bool, seed: int) -> list[int]:
     draw, target = random.Random(seed), made(groups, eagle=eagle, drafts=0)
     broken = looked_up = 0
     for number in range(150):
-        prompt = [draw.randrange(2) * 99 + at // 8 for at in range(draw.randrange(2, 50))]
+        family = draw.randrange(4)
+        prompt = [family * 99 + at for at in range(draw.randrange(2, 50))]
         target.submit(Request(f"r{number}", prompt))
         hit = target.lookup(f"r{number}")
         promised = target.traits.promised_hit
@@ -219,8 +221,8 @@ def main() -> None:
         "preemption": preemption(),
         "refused": refused(),
         "loading": loading() if target.traits.allows.delayed else None,  # type: ignore[attr-defined]
-        "in_flight_finish": in_flight_finish(),
-        "deferred_free": target.traits.deferred_free,
+        "in_flight_abort": in_flight_abort(),
+        "in_flight_abort_consumer": None if refusal(kv_consumer=True) else in_flight_abort(kv_consumer=True),
         "walks": {"+".join(groups): [found for seed in range(4) for found in walk(groups, seed)] for groups in kinds},
         "promises": {
             f"{'+'.join(groups)}{' eagle' if eagle else ''}": promises(groups, eagle, 1)
