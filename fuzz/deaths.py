@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvsan.fuzz.journal import CLOSING, Mark
+from kvsan.fuzz.replay import Replayed
 from kvsan.harness.clock import now_s
 from kvsan.harness.operations import Operation
 from kvsan.harness.verdict import Violation
@@ -51,6 +52,11 @@ class Death:
     last_words: str = ""
 
     @property
+    def kind(self) -> tuple[str, str]:
+        """Invariant id and cause."""
+        return (HANG, "silence") if self.returncode is None else (CRASH, self.how())
+
+    @property
     def killed(self) -> bool:
         """Whether somebody else may have killed the process."""
         return self.returncode is not None and -self.returncode in (signal.SIGKILL, signal.SIGTERM)
@@ -70,13 +76,18 @@ class Death:
         where = "the end of the session" if self.mark.state == CLOSING or operation is None else repr(operation)
         lineage = (f"the process's last words: {self.last_words}",) if self.last_words else ()
         if self.returncode is None:
-            kind = "close" if self.mark.state == CLOSING or operation is None else type(operation).__name__
-            return Violation(HANG, kind, f"{self.how()}, in {where}", lineage)
-        return Violation(CRASH, self.how(), f"the target's process ended: {self.how()}, in {where}", lineage)
+            return Violation(*self.kind, f"{self.how()}, in {where}", lineage)
+        return Violation(*self.kind, f"the target's process ended: {self.how()}, in {where}", lineage)
 
     def step(self, operations: Sequence[Operation]) -> int:
         """Index of the operation that was fatal; behind the last one if it was the end of the session."""
         return len(operations) if self.mark.state == CLOSING else max(0, self.mark.operation - 1)
+
+
+    def replayed(self, operations: Sequence[Operation]) -> Replayed:
+        """Tell the death as the outcome of a replay; what was skipped is not known."""
+        step = self.step(operations)
+        return Replayed(self.violation(operations), step, step, ran=list(range(len(operations)))[: step + 1])
 
 
 def _signal_name(number: int) -> str:

@@ -31,7 +31,7 @@ from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, HarnessError, UsageError, Violation
 
 _NEVER = 1 << 60
-_SHRINK_AT_MOST_S = 60.0
+_SHRINK_AT_MOST_S = 30.0
 _LOOK_EVERY_S = 0.05
 
 
@@ -125,8 +125,7 @@ def judge_in_children(
         if isinstance(outcome, Death):
             if outcome.mark.operation == 0 and operations:
                 raise UsageError(f"target {configuration.target}: its constructor: {outcome.how()}")
-            step = outcome.step(operations)
-            return Replayed(outcome.violation(operations), step, step)
+            return outcome.replayed(operations)
         if "usage" in outcome:
             raise UsageError(outcome["usage"])
         if "harness" in outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -15,7 +16,7 @@ from types import TracebackType
 
 from kvsan.fuzz import wire
 from kvsan.fuzz.deaths import Death, Watch
-from kvsan.fuzz.journal import IDLE, SHRINKING, STARTING, SharedJournal
+from kvsan.fuzz.journal import IDLE, RUNNING, SHRINKING, STARTING, SharedJournal
 from kvsan.harness.trace_format import shown
 from kvsan.harness.verdict import HarnessError, UsageError
 
@@ -23,10 +24,11 @@ HANG_TIMEOUT_S = 30.0
 START_AT_MOST_S = 300.0
 _GRACE_S = 5.0
 _LOOK_EVERY_S = 0.1
+_READ_AT_MOST = 1 << 22
 _FINAL = frozenset({"done", "replayed", "shrunk", "examined", "interrupted"})
 
 
-class WorkerDied(Exception):  # noqa: N818 - the caller makes a finding of it
+class WorkerDied(Exception):
     """The worker process ended or was killed for hanging."""
 
     def __init__(self, death: Death) -> None:
@@ -44,7 +46,7 @@ class WorkerProcess:
         self._journal = SharedJournal(path)
         self._watch = Watch(hang_timeout_s)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kvsan.fuzz.worker", str(path)],
+            [sys.executable, "-P", "-m", "kvsan.fuzz.worker", str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -72,11 +74,9 @@ class WorkerProcess:
         """Ask for something."""
         assert self._process.stdin is not None
         self.finished = False
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it is dead, and listening will say so
             self._process.stdin.write(wire.line_out(request))
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it is dead, and listening will say so
 
     def events(self, wait_s: float = _LOOK_EVERY_S) -> list[wire.Message]:
         """Return what has come; WorkerDied, or the error that the worker reports."""
@@ -89,8 +89,9 @@ class WorkerProcess:
         for event in events:
             if event["event"] == "error":
                 raise _reported(event)
-        self.finished = bool(events) and events[-1]["event"] in _FINAL
-        if not self.finished and not events:
+        if events:
+            self.finished = events[-1]["event"] in _FINAL
+        elif not self.finished:
             self._check(ended)
         return events
 
@@ -135,10 +136,8 @@ class WorkerProcess:
         """End the process, by force if it does not end by itself."""
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                pass
         try:
             self._process.wait(_GRACE_S if self.finished else 0.5)
         except subprocess.TimeoutExpired:
@@ -150,13 +149,21 @@ class WorkerProcess:
         self._process.wait()
 
 
+def before_any_operation(death: Death, target: str) -> UsageError | None:
+    """What a death is that no operation led to: the target cannot be imported or made, which is bad input."""
+    words = f"; its last words: {death.last_words}" if death.last_words else ""
+    if death.mark.state in (STARTING, IDLE):
+        return UsageError(f"target {target}: its process ended while it was imported: {death.how()}{words}")
+    if death.mark.state == RUNNING and death.mark.operation == 0:
+        return UsageError(f"target {target}: its constructor ended the process: {death.how()}{words}")
+    return None
+
+
 def _available(fd: int) -> bytes:
     received = b""
-    try:
-        while chunk := os.read(fd, 1 << 16):
+    with contextlib.suppress(BlockingIOError):
+        while len(received) < _READ_AT_MOST and (chunk := os.read(fd, 1 << 16)):
             received += chunk
-    except BlockingIOError:
-        pass
     return received
 
 

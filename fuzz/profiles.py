@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvsan.harness.verdict import UsageError
 
@@ -112,6 +112,25 @@ HEAVY = Profile(
     keep_features=0.7,
     max_context=640,
 )  # fmt: skip
+
+
+def small_scope(profile: Profile) -> Profile:
+    """Make a profile whose pools, prompts and runs are as small as they can be and still do something.
+
+    Most bugs show in a small scope, and there they show sooner and in fewer operations.
+    """
+    return replace(
+        profile,
+        num_units=(4, 5, 6, 7, 8, 10, 12),
+        block_sizes=(1, 2),
+        live_requests=(2, 3, 4),
+        chunks=(1, 2, 4, 8),
+        segment_tokens=(2, 4, 8),
+        segments=2,
+        families=2,
+        run_steps=(30, 60),
+    )
+
 
 PROFILES: dict[str, Profile] = {profile.name: profile for profile in (DEFAULT, HEAVY)}
 

@@ -13,7 +13,7 @@ from kvsan.harness.invariant import Invariant
 from kvsan.harness.numbers import Numbers
 from kvsan.harness.operations import Operation
 from kvsan.harness.session import Session
-from kvsan.harness.target import Target
+from kvsan.harness.target import Target, Traits
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import HarnessError, UsageError, Violation
 from kvsan.invariants import INVARIANTS
@@ -23,25 +23,35 @@ TargetFactory = Callable[[Configuration], Target]
 
 @dataclass(slots=True)
 class Replayed:
-    """``step`` is the index of the operation that violated (``len(operations)`` stands for the end of the session)."""
+    """``step`` is the index of the operation that violated (``len(operations)`` stands for the end of the session).
+
+    ``ran`` are the indices of the operations that were executed and not skipped, that of the violation among them.
+    """
 
     violation: Violation | None
     step: int
     executed: int
     counts: Counter[str] = field(default_factory=Counter)
     hashes: list[str] = field(default_factory=list)
+    ran: list[int] = field(default_factory=list)
 
 
 def construct(factory: TargetFactory, configuration: Configuration) -> Target:
     """Build a target; what its constructor raises is bad input (UsageError), not a finding."""
     try:
-        return factory(configuration)
+        target = factory(configuration)
     except (UsageError, HarnessError):
         raise
     except Exception as error:
         raise UsageError(
             f"target {configuration.target}: its constructor raised {type(error).__name__}: {error}".splitlines()[0]
         ) from error
+    if not isinstance(getattr(target, "traits", None), Traits):
+        raise UsageError(
+            f"target {configuration.target}: made a {type(target).__name__} whose traits are no "
+            "kvsan.harness.target.Traits; expected a kvsan.harness.target.Target"
+        )
+    return target
 
 
 def open_session(
@@ -72,12 +82,15 @@ def run(
     fingerprint = Fingerprint(session) if hashes else None
     journal = journal or Journal()
     seen: list[str] = []
+    ran: list[int] = []
     position = -1
     violation = None
     try:
-        for position, operation in enumerate(operations):  # noqa: B007 - the position of a violation is told
+        for position, operation in enumerate(operations):
             journal.next(operation)
-            session.step(operation)
+            ran.append(position)
+            if not session.step(operation):
+                ran.pop()
             if fingerprint is not None:
                 seen.append(fingerprint.update())
         if close:
@@ -86,7 +99,7 @@ def run(
             session.close()
     except Violation as raised:
         violation = raised
-    return Replayed(violation, position, session.steps, session.counts, seen)
+    return Replayed(violation, position, session.steps, session.counts, seen, ran)
 
 
 def replay(

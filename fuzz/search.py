@@ -13,7 +13,7 @@ from random import Random
 from kvsan.fuzz.generate import Generator, draw_features
 from kvsan.fuzz.journal import Journal
 from kvsan.fuzz.known import Known, KnownFindings
-from kvsan.fuzz.profiles import Profile
+from kvsan.fuzz.profiles import Profile, small_scope
 from kvsan.fuzz.replay import TargetFactory, open_session
 from kvsan.fuzz.shrink import Judge, NotRepeated, Shrinker, judge_of
 from kvsan.harness.clock import now_s
@@ -26,6 +26,7 @@ from kvsan.harness.verdict import Finding, UsageError, Violation
 
 _PROGRESS_EVERY_S = 0.5
 _CLOCK_EVERY = 64
+_LARGE_SHARE = 0.3  # of the runs; they are the longer ones and still make most of the steps
 _SHRINK_AT_MOST_S = 60.0
 _REPEATS = 3
 
@@ -111,6 +112,8 @@ class Search:
         self._journal = journal or Journal()
         self._started = self._last_told = now_s()
         self._seen = set(settings.seen)
+        self._profile = settings.profile
+        self._small = small_scope(settings.profile)
         self.summary = SearchSummary()
 
     def run(self) -> SearchSummary:
@@ -144,14 +147,15 @@ class Search:
     def _run_once(self, number: int) -> None:
         settings = self._settings
         random = Random(f"{settings.seed}:{number}")
-        configuration = self._draw_configuration(random)
+        profile = self._profile if random.random() < _LARGE_SHARE or not settings.drawn else self._small
+        configuration = self._draw_configuration(random, profile)
         numbers = random.random() < settings.numbers
         self._journal.start(number, configuration)
         session = self._open(configuration, numbers)
         self.summary.impossible = impossible_events(session.traits)
-        features = draw_features(random, settings.profile, settings.without | self._known.avoid(random))
-        generator = Generator(session, settings.profile, random, features)
-        length = random.choice(settings.profile.run_steps)
+        features = draw_features(random, profile, settings.without | self._known.avoid(random))
+        generator = Generator(session, profile, random, features)
+        length = random.choice(profile.run_steps)
         if settings.steps is not None:
             length = min(length, settings.steps - self.summary.steps)
         operations: list[Operation] = []
@@ -175,12 +179,15 @@ class Search:
             drawn = ", ".join(f"{size}={getattr(configuration, size)}" for size in sorted(settings.drawn))
             raise UsageError(f"{error} ({drawn} was drawn; give the size to keep it)") from error
 
-    def _draw_configuration(self, random: Random) -> Configuration:
-        settings = self._settings
-        num_units = random.choice(settings.profile.num_units)
-        block_size = random.choice(settings.profile.block_sizes)
-        drawn = {"num_units": num_units, "block_size": block_size}
-        return replace(settings.configuration, **{size: drawn[size] for size in settings.drawn})
+    def _draw_configuration(self, random: Random, profile: Profile) -> Configuration:
+        configuration, drawn = self._settings.configuration, self._settings.drawn
+        num_units = random.choice(profile.num_units)
+        block_size = random.choice(profile.block_sizes)
+        return replace(
+            configuration,
+            num_units=num_units if "num_units" in drawn else configuration.num_units,
+            block_size=block_size if "block_size" in drawn else configuration.block_size,
+        )
 
     def _drive(self, session: Session, generator: Generator, length: int, operations: list[Operation]) -> None:
         """Run to the step budget of the run; a run that only skips ends too."""

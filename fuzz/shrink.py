@@ -1,29 +1,63 @@
 """The shrinker: from the trace that found a violation to one from which nothing can be taken away.
 
-Symbolic ids make every sub-list of a trace a trace, so removal needs no repair. The passes, repeated until none helps:
-whole requests, chunks of operations (ddmin), runs of ``Schedule`` merged into one, arguments, the configuration. A candidate
-is kept if it violates the same invariant for the same cause. The result is 1-minimal: without any one of its operations
-the violation is gone.
+Symbolic ids make every sub-list of a trace a trace, so removal needs no repair, and whatever a replay skipped is gone with
+the operation that it depended on. The passes, repeated until none helps:
+
+- drop whole requests, then chunks of operations (ddmin);
+- change the whole trace at once (plain prompts, no loads, smaller blocks with everything scaled to them);
+- merge the chunks of one request, simplify arguments, then the configuration;
+- drop a request together with the part of the pool that it filled;
+- where the trace is long, look for a short one in a small world (``fuzz/small_world.py``).
+
+A candidate is kept if it violates the same invariant for the same cause; only a trace that stays long may be exchanged for a
+short one that shows the same damage in plainer circumstances (``PLAINER``). The result is 1-minimal: without any one of its
+operations the violation is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from random import Random
 
 from kvsan.fuzz.journal import Journal
 from kvsan.fuzz.replay import Replayed, TargetFactory, open_session, run
-from kvsan.fuzz.simplify import simpler_configurations, simpler_operations
+from kvsan.fuzz.simplify import (
+    ids_of,
+    late_submits,
+    renamed,
+    shorter_ways,
+    simpler_configurations,
+    simpler_operations,
+    simpler_traces,
+)
+from kvsan.fuzz.small_world import SmallWorld
 from kvsan.harness.configuration import Configuration
-from kvsan.harness.operations import Operation, Schedule
+from kvsan.harness.operations import Advance, Launch, Operation, Retire, Schedule, Submit
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, HarnessError, UsageError, Violation
 
 Operations = tuple[Operation, ...]
 _NEVER = 1 << 60
+_SHORT = 6
+_LONG = 40
+_SMALL_WORLDS = 400
+
+PLAINER = {
+    ("foreign_write", "published"): ("foreign_write", "shared"),
+    ("provenance", "foreign"): ("provenance", "unwritten"),
+}
+"""Who relied on a slot, or what it held before, is circumstance: the plainer kind of violation takes fewer steps."""
 
 Judge = Callable[[Configuration, Operations, int, bool], Replayed]
 """Replays a candidate with a sweep interval, to the session's end or not; UsageError if its target cannot be made."""
+
+
+def weight(operations: Operations) -> tuple[int, int]:
+    """Length of a trace: first what somebody decided, then with launches, retirements and the device's progress."""
+    decisions = sum(not isinstance(operation, Launch | Retire | Advance) for operation in operations)
+    return decisions, len(operations)
 
 
 class NotRepeated(HarnessError):
@@ -57,20 +91,22 @@ class Shrinker:
         self.statistics = ShrinkStatistics()
         self.configuration = trace.configuration
         self.operations: Operations = tuple(trace.operations)
+        self._failed: set[tuple[Configuration, Operations]] = set()
         self._sweep_every, self._close = _NEVER, False
         self._find_cheapest_judge()
 
     def _find_cheapest_judge(self) -> None:
         """Sweeps at every step and the end of the session cost most of a replay: use them only if they are needed."""
         for self._sweep_every, self._close in ((_NEVER, False), (1, False), (1, True)):
-            if self._cut(self.configuration, self.operations) is not None:
+            self._failed.clear()
+            if self._cut(self.configuration, self.operations):
                 return
         raise NotRepeated(f"violation {self._kind} does not happen again when its trace is replayed")
 
     # -- judging a candidate
 
-    def _violates(self, configuration: Configuration, operations: Operations) -> int | None:
-        """Index of the first bad step if the candidate violates in the same way."""
+    def _violates(self, configuration: Configuration, operations: Operations) -> Operations | None:
+        """What of a candidate was executed, up to the first bad step, if it violates in the same way."""
         self.statistics.replays += 1
         self.statistics.operations += len(operations)
         try:
@@ -79,39 +115,69 @@ class Shrinker:
             return None
         if replayed.violation is None or replayed.violation.kind != self._kind:
             return None
-        return replayed.step
+        if not replayed.ran:
+            return operations[: replayed.step + 1]
+        return tuple(operations[position] for position in replayed.ran)
 
-    def _cut(self, configuration: Configuration, operations: Operations) -> int | None:
-        """Accept a candidate, up to its first bad step."""
-        step = self._violates(configuration, operations)
-        if step is not None:
-            self.configuration = configuration
-            self.operations = operations[: step + 1]
-        return step
+    def _cut(self, configuration: Configuration, operations: Operations) -> bool:
+        """Accept a candidate, without what it does not execute."""
+        if (configuration, operations) in self._failed:
+            return False
+        executed = self._violates(configuration, operations)
+        if executed is None:
+            self._failed.add((configuration, operations))
+            return False
+        self.configuration, self.operations = configuration, executed
+        return True
 
     def _accept(self, operations: Sequence[Operation]) -> bool:
-        return self._cut(self.configuration, tuple(operations)) is not None
+        return len(operations) > 0 and self._cut(self.configuration, tuple(operations))
 
     # -- passes
 
     def shrink(self) -> Finding:
         """Shrink to the end and tell the finding."""
+        if len(self.operations) > _LONG:
+            self._look_in_small_worlds(min(_SMALL_WORLDS, len(self.operations) // 2), len(self.operations))
+        self._to_fix_point()
+        if weight(self.operations)[0] > _SHORT:
+            self._look_in_small_worlds(_SMALL_WORLDS, _SHORT)
+            self._to_fix_point()
+        if weight(self.operations)[0] > _SHORT and self._kind in PLAINER:
+            self._tell_plainer(PLAINER[self._kind])
+        self._accept(late_submits(self.operations))
+        self._accept(renamed(self.operations))
+        return self.finding()
+
+    def _to_fix_point(self) -> None:
         before = None
         while before != (self.configuration, self.operations) and not self._out_of_time():
             before = self.configuration, self.operations
             self._drop_requests()
             self._drop_chunks()
+            self._change_everything()
+            self._exchange()
             self._merge_schedules()
             self._simplify_operations()
             self._simplify_configuration()
-        return self.finding()
+            self._drop_with_pool()
+
+    def _requests(self) -> list[str]:
+        return list(dict.fromkeys(r for operation in self.operations for r in ids_of(operation)))
+
+    def _without(self, requests: Sequence[str]) -> list[Operation]:
+        gone = set(requests)
+        return [operation for operation in self.operations if gone.isdisjoint(ids_of(operation))]
 
     def _drop_requests(self) -> None:
-        """Take a request away with all its operations."""
-        for r in sorted({r for operation in self.operations if (r := getattr(operation, "r", None))}):
-            kept = [o for o in self.operations if r not in (getattr(o, "r", None), getattr(o, "child", None))]
-            if len(kept) < len(self.operations):
-                self._accept(kept)
+        """Take requests away with all their operations, half of them at first."""
+        size = max(1, len(self._requests()) // 2)
+        while size:
+            start = 0
+            while start < len(requests := self._requests()) and not self._out_of_time():
+                if not self._accept(self._without(requests[start : start + size])):
+                    start += size
+            size //= 2
 
     def _drop_chunks(self) -> None:
         """Try ever smaller chunks, from the end, until no single operation can go."""
@@ -130,6 +196,19 @@ class Shrinker:
                 return
             if not removed:
                 size = max(1, size // 2)
+
+    def _change_everything(self) -> None:
+        for configuration, operations in simpler_traces(self.configuration, self.operations):
+            if (configuration, operations) != (self.configuration, self.operations):
+                self._cut(configuration, operations)
+
+    def _exchange(self) -> None:
+        """Exchange some operations for fewer that lead to the same state."""
+        progress = True
+        while progress and not self._out_of_time():
+            before = weight(self.operations)
+            candidates = list(shorter_ways(self.operations))
+            progress = any(self._accept(shorter) and weight(self.operations) < before for shorter in candidates)
 
     def _merge_schedules(self) -> None:
         """ddmin alone never turns four chunks of one request into one."""
@@ -168,9 +247,56 @@ class Shrinker:
         progress = True
         while progress and not self._out_of_time():
             progress = any(
-                self._cut(simpler, self.operations) is not None
-                for simpler in simpler_configurations(self.configuration)
+                self._cut(simpler, self.operations) for simpler in simpler_configurations(self.configuration)
             )
+
+    def _drop_with_pool(self) -> None:
+        """A request that only fills the pool can go when the pool shrinks by as much; so can a part of its prompt."""
+        for r in self._requests():
+            self._with_smaller_pool(self._without([r]))
+        for operation in self.operations:
+            if isinstance(operation, Submit) and operation.prompt[-1][-1] > 1 and not self._out_of_time():
+                last = operation.prompt[-1]
+                shorter = replace(operation, prompt=(*operation.prompt[:-1], (*last[:-1], last[-1] // 2)))  # type: ignore[arg-type]
+                self._with_smaller_pool([shorter if one is operation else one for one in self.operations])
+
+    def _with_smaller_pool(self, operations: list[Operation]) -> None:
+        if operations and len(self.operations) > 2:
+            for num_units in range(self.configuration.num_units - 1, 1, -1):
+                if self._out_of_time() or self._cut(
+                    replace(self.configuration, num_units=num_units), tuple(operations)
+                ):
+                    return
+
+    def _look_in_small_worlds(self, worlds: int, short: int) -> None:
+        """Draw short traces and keep the shortest that violates in the same way, until one has ``short`` decisions."""
+        best = self.configuration, self.operations
+        drawn = SmallWorld(*best, Random(0)).traces()
+        for configuration, operations in islice(drawn, worlds):
+            if self._out_of_time():
+                break
+            if self._cut(configuration, operations):
+                self._drop_chunks()
+                if weight(self.operations) < weight(best[1]):
+                    best = self.configuration, self.operations
+                    if weight(best[1])[0] <= short:
+                        break
+        self.configuration, self.operations = best
+
+    def _tell_plainer(self, kind: tuple[str, str]) -> None:
+        """Change over to a plainer kind of violation if that makes the trace shorter."""
+        before = self._kind, self.configuration, self.operations
+        self._kind = kind
+        self._failed.clear()
+        for position in range(len(self.operations)):
+            if self._accept(self.operations[:position] + self.operations[position + 1 :]):
+                break
+        else:
+            self._look_in_small_worlds(_SMALL_WORLDS, _SHORT)
+        if self.operations != before[2]:
+            self._to_fix_point()
+        if weight(self.operations) >= weight(before[2]):
+            self._kind, self.configuration, self.operations = before
 
     # -- the finding
 

@@ -1,31 +1,50 @@
-"""Simpler versions of one operation and of a configuration, the boldest first."""
+"""Simpler versions of one operation, of a whole trace and of a configuration, the boldest first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from kvsan.harness.configuration import Configuration
-from kvsan.harness.operations import Operation, Outcome, Retire, Schedule, Segment, Submit
+from kvsan.harness.operations import (
+    Abort,
+    Finish,
+    Landed,
+    Launch,
+    Operation,
+    Outcome,
+    Preempt,
+    Retire,
+    Schedule,
+    Segment,
+    Submit,
+)
+
+Operations = tuple[Operation, ...]
 
 
 def smaller(value: int, least: int) -> Iterator[int]:
     """Smaller integers, down to ``least``."""
     tried = {value}
-    for candidate in (least, least + 1, value // 4, value // 2, value - value // 8, value - 1):
+    for candidate in (least, least + 1, value // 2, value - 1):
         if least <= candidate < value and candidate not in tried:
             tried.add(candidate)
             yield candidate
 
 
+# -- one operation
+
+
 def simpler_operations(operation: Operation) -> Iterator[Operation]:
-    """Every simpler operation that one change of an argument gives."""
+    """Every simpler operation that one change of an argument, or of an end into a plainer end, gives."""
     if isinstance(operation, Submit):
         yield from _simpler_submits(operation)
     elif isinstance(operation, Schedule):
         yield from _simpler_schedules(operation)
     elif isinstance(operation, Retire):
         yield from _simpler_retires(operation)
+    elif isinstance(operation, Abort | Preempt):
+        yield Finish(operation.r)
 
 
 def _simpler_submits(submit: Submit) -> Iterator[Submit]:
@@ -90,6 +109,100 @@ def _simpler_retires(retire: Retire) -> Iterator[Retire]:
             yield replace(retire, outcome=(*before, Outcome(outcome.r, outcome.accepted, family), *after))
 
 
+# -- the whole trace at once
+
+
+def _plain_prompt(submit: Submit) -> Submit:
+    return replace(submit, prompt=((0, sum(segment[-1] for segment in submit.prompt)),))
+
+
+def _bare(submit: Submit) -> Submit:
+    return replace(submit, salt="", adapter=None, media=(), engine_id="")
+
+
+_SUBMITS: tuple[Callable[[Submit], Submit], ...] = (
+    lambda submit: _plain_prompt(_bare(submit)),
+    _bare,
+    _plain_prompt,
+    lambda submit: replace(submit, engine_id=""),
+    lambda submit: replace(submit, salt=""),
+    lambda submit: replace(submit, adapter=None),
+    lambda submit: replace(submit, media=()),
+)
+_SCHEDULES: tuple[Callable[[Schedule], Schedule], ...] = (
+    lambda schedule: replace(schedule, lookahead=0, external=0, delayed=False),
+    lambda schedule: replace(schedule, lookahead=0),
+    lambda schedule: replace(schedule, external=0, delayed=False),
+)
+
+
+def simpler_traces(configuration: Configuration, operations: Operations) -> Iterator[tuple[Configuration, Operations]]:
+    """One change made everywhere; each is worth many changes of one argument."""
+    for submits in _SUBMITS:
+        yield configuration, tuple(submits(one) if isinstance(one, Submit) else one for one in operations)
+    for schedules in _SCHEDULES:
+        yield configuration, tuple(schedules(one) if isinstance(one, Schedule) else one for one in operations)
+    yield configuration, tuple(replace(one, outcome=()) if isinstance(one, Retire) else one for one in operations)
+    for block_size in smaller(configuration.block_size, 1):
+        scaled = tuple(_scaled(one, block_size, configuration.block_size) for one in operations)
+        yield replace(configuration, block_size=block_size), scaled
+
+
+def _scaled(operation: Operation, size: int, old: int) -> Operation:
+    """The same operation over blocks of another size: about as many blocks, fewer tokens."""
+
+    def scale(tokens: int) -> int:
+        return -(-tokens * size // old)
+
+    if isinstance(operation, Submit):
+        prompt = tuple((*segment[:-1], scale(segment[-1])) for segment in operation.prompt)
+        return replace(operation, prompt=prompt)  # type: ignore[arg-type]
+    if isinstance(operation, Schedule):
+        external, lookahead = scale(operation.external), scale(operation.lookahead)
+        return replace(operation, n=scale(operation.n), external=external, lookahead=lookahead)
+    return operation
+
+
+def shorter_ways(operations: Operations) -> Iterator[Operations]:
+    """Fewer operations for the same state: a prefill for a load that lands, one preempted request for two equal ones."""
+    for position, one in enumerate(operations):
+        if isinstance(one, Schedule) and one.delayed:
+            yield _prefilled(operations, position, one)
+    submits = [one for one in operations if isinstance(one, Submit)]
+    for number, second in enumerate(submits):
+        for first in submits[:number]:
+            yield _preempted(operations, first, second)
+
+
+def _prefilled(operations: Operations, position: int, load: Schedule) -> Operations:
+    told = list(operations)
+    told[position] = replace(load, n=load.external + load.n, external=0, delayed=False)
+    b = f"load of {load.r}"
+    for at in range(position + 1, len(told)):
+        if told[at] == Landed(load.r):
+            told[at : at + 1] = [Launch(b), Retire(b)]
+            break
+    return tuple(told)
+
+
+def _preempted(operations: Operations, first: Submit, second: Submit) -> Operations:
+    """The first request takes the second one's part after a preemption, unless it still has something to do itself."""
+    told: list[Operation] = []
+    taken_over = False
+    for one in operations:
+        if one == second:
+            taken_over = True
+            told.append(Preempt(first.r))
+        elif ids_of(one) == (second.r,) and hasattr(one, "r"):
+            told.append(replace(one, r=first.r))
+        elif taken_over or one != Finish(first.r):
+            told.append(one)
+    return tuple(told)
+
+
+# -- the configuration
+
+
 def simpler_configurations(configuration: Configuration) -> Iterator[Configuration]:
     """Fewer options, smaller blocks, a smaller pool."""
     options = configuration.options
@@ -99,3 +212,50 @@ def simpler_configurations(configuration: Configuration) -> Iterator[Configurati
         yield replace(configuration, block_size=block_size)
     for num_units in smaller(configuration.num_units, 2):
         yield replace(configuration, num_units=num_units)
+
+
+# -- readability
+
+
+def ids_of(operation: Operation) -> tuple[str, ...]:
+    """Requests that an operation is about."""
+    return tuple(r for name in ("r", "child") if (r := getattr(operation, name, None)))
+
+
+def late_submits(operations: Operations) -> Operations:
+    """Every request arrives right before it is first used."""
+    told = list(operations)
+    for submit in [one for one in operations if isinstance(one, Submit)]:
+        at = told.index(submit)
+        used = next((i for i in range(at + 1, len(told)) if submit.r in ids_of(told[i])), None)
+        if used is not None:
+            told.insert(used - 1, told.pop(at))
+    return tuple(told)
+
+
+def renamed(operations: Sequence[Operation]) -> Operations:
+    """Requests are r1, r2, ... and launches b1, b2, ... in the order in which they appear."""
+    requests: dict[str, str] = {}
+    launches: dict[str, str] = {}
+
+    def request(old: str) -> str:
+        return requests.setdefault(old, f"r{len(requests) + 1}")
+
+    def launch(old: str) -> str:
+        return launches.setdefault(old, f"b{len(launches) + 1}")
+
+    def one(operation: Operation) -> Operation:
+        changes: dict[str, object] = {}
+        for name in ("r", "child"):
+            if hasattr(operation, name):
+                changes[name] = request(getattr(operation, name))
+        if hasattr(operation, "b"):
+            changes["b"] = launch(operation.b)
+        if isinstance(operation, Retire):
+            changes["outcome"] = tuple(outcome._replace(r=request(outcome.r)) for outcome in operation.outcome)
+        if isinstance(operation, Submit):
+            prompt = [("out", request(s[1]), s[-1]) if s[0] == "out" else s for s in operation.prompt]  # type: ignore[arg-type]
+            changes["prompt"] = tuple(prompt)
+        return replace(operation, **changes)  # type: ignore[arg-type]
+
+    return tuple(one(operation) for operation in operations)

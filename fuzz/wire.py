@@ -89,7 +89,6 @@ def add_up(total: SearchSummary, part: SearchSummary) -> None:
     total.counts.update(part.counts)
     total.known.update(part.known)
     total.impossible |= part.impossible
-    total.interrupted |= part.interrupted
 
 
 def violation_out(violation: Violation) -> Message:
@@ -142,6 +141,7 @@ def replayed_out(replayed: Replayed) -> Message:
         "executed": replayed.executed,
         "counts": dict(replayed.counts),
         "hashes": replayed.hashes,
+        "ran": replayed.ran,
     }
 
 
@@ -154,6 +154,7 @@ def replayed_in(message: Message) -> Replayed:
         message["executed"],
         Counter(message["counts"]),
         message["hashes"],
+        message["ran"],
     )
 
 

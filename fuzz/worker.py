@@ -114,19 +114,15 @@ class Worker:
             factory = self._factory(settings.configuration.target)
             known = _known(request, settings.configuration.target)
             trace = repeat_run(factory, settings, known, death.mark.operation, self._journal, patience_s)
+            if trace is not None:
+                self._send({"event": "repeated", "trace": wire.trace_out(trace)})
         finding = None
         if trace is not None and trace.operations:
             violation = death.violation(trace.operations)
             finding = shrink_in_children(
                 factory, trace, violation, self._journal, patience_s, request["beyond_contract"]
             )
-        self._send(
-            {
-                "event": "examined",
-                "trace": None if trace is None else wire.trace_out(trace),
-                "finding": None if finding is None else wire.finding_out(finding),
-            }
-        )
+        self._send({"event": "examined", "finding": None if finding is None else wire.finding_out(finding)})
 
 
 class _Teller(Reporter):

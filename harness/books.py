@@ -13,8 +13,7 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 
 from kvsan.gpu_kernels.addressing import full_blocks
-from kvsan.harness.device import LaunchWork, Work
-from kvsan.harness.expectation import Expected, Row
+from kvsan.harness.expectation import Expected
 from kvsan.harness.identity import group_mask
 from kvsan.harness.step import Added, Publication, Replaced, Step, Trimmed
 from kvsan.harness.target import Target
@@ -41,7 +40,6 @@ class Books:
         self.held = 0
         self.requests: dict[str, Expected] = {}
         self.parked: dict[str, list[Tables]] = {}
-        self.in_flight: dict[str, Work] = {}
         self.publications: dict[int, Publication] = {}
         self.contents: dict[tuple[int, int, str], list[int]] = {}
         self.freed_at = array("q", np.arange(traits.num_units, dtype=np.int64).tobytes())
@@ -155,23 +153,19 @@ class Books:
         for tables in self.parked.pop(work, ()):
             self.release(tables)
 
-    def rows_in_flight(self) -> list[Row]:
-        """Every row of every launch that has not retired."""
-        return [
-            row for work in self.in_flight.values() if isinstance(work.payload, LaunchWork) for row in work.payload.rows
-        ]
-
     # -- hashes
 
     def _mirror_keys(self, step: Step) -> None:
         publications, key_of = self.publications, self.view.key
+        # A unit that was given out again lost its hash, even if it has got an equal one since.
+        fresh = {added.unit for added in step.added if added.block >= step.shareable_blocks} if step.added else ()
         for unit in step.units:
             key = key_of(unit)
             known = publications.get(unit)
             if known is None:
                 if key is None:
                     continue
-            elif key == known.key:
+            elif key == known.key and unit not in fresh:
                 continue
             else:
                 self._withdraw(step, known)

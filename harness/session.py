@@ -62,7 +62,7 @@ class Session:
         self.device = Device(self.executor)
         self.segments = SegmentCache()
         self.batch: dict[str, Row] = {}
-        self.in_flight: dict[str, Work] = self.books.in_flight
+        self.in_flight: dict[str, Work] = {}
         self.loads: dict[str, tuple[Expected, Work]] = {}
         self.lookup_pending: str | None = None
         self.step_facts = Step()

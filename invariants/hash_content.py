@@ -44,7 +44,7 @@ class HashContent(Invariant):
             self._writers_left()
 
     def _forget(self, publication: Publication) -> None:
-        self.shadow.unwritten.discard(publication.unit)
+        self.shadow.unwritten.pop(publication.unit, None)
         same = self._by_key[publication.key]
         same.remove(publication)
         if not same:
@@ -61,31 +61,28 @@ class HashContent(Invariant):
                 f"{publication.publisher.r} block {publication.block}, whose content differs",
             )
         unit, request = publication.unit, publication.publisher
-        if self.shadow.holds(unit, request, publication.block, publication.group):
-            return
-        if self.traits.publish == "retire":
+        computed = request.life.executed >= (publication.block + 1) * self.traits.block_size
+        if not computed and self.traits.publish != "retire":
+            self.shadow.unwritten[unit] = request.life
+        elif not self.shadow.holds(unit, request, publication.block, publication.group):
             raise self.violated(
                 "not computed",
                 f"unit {unit} is published for {request.r} block {publication.block}, which is not computed",
                 self.shadow.tell(unit * self.traits.block_size + self.traits.block_size - 1, publication.group),
             )
-        self.shadow.unwritten.add(unit)
 
     def _writers_left(self) -> None:
-        """A request scheduled, launched or loading will still write its own block; nobody else has to."""
+        """Every published unit that is not computed yet has a writer: a row scheduled or in flight, or a load."""
         size = self.traits.block_size
-        for unit in self.shadow.unwritten:
+        for unit, life in self.shadow.unwritten.items():
             publication = self.books.publications[unit]
-            request = publication.publisher
-            stop = (publication.block + 1) * size
-            rows = [*request.life.rows, *([request.row] if request.row else [])]
-            pending = any(row.stop > publication.block * size and row.start - row.external < stop for row in rows)
-            if not (pending or request.loading is not None or self._dead_rows(publication)):
+            request, start = publication.publisher, publication.block * size
+            rows = life.rows[:]
+            if request.life is life and request.row is not None:
+                rows.append(request.row)
+            loading = request.life is life and request.loading is not None
+            if not (loading or any(row.start - row.external < start + size and start < row.stop for row in rows)):
                 raise self.violated(
                     "no writer left",
                     f"unit {unit} is published for {request.r} block {publication.block}; nothing in flight will write it",
                 )
-
-    def _dead_rows(self, publication: Publication) -> bool:
-        """A preempted or aborted request's launched rows still execute."""
-        return any(row.life.name == publication.publisher.r for row in self.books.rows_in_flight())

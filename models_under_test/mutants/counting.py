@@ -56,7 +56,7 @@ class DoubleFree(Mutant):
     """
 
     name = "double_free"
-    killed_by = ("conservation", "free_queue", "free_iff_unreferenced", "ownership")
+    killed_by = ("free_iff_unreferenced", "ref_counts", "conservation", "free_queue", "ownership")
     pool_type = _UnguardedPool
 
     def _give_back(self, request: PagedRequest) -> None:

@@ -49,8 +49,8 @@ class _Untagged(KeyChain):
     __slots__ = ()
 
     def root(self, request: PagedRequest) -> Hashable:
-        adapter = (request.adapter.name, str(request.adapter.id)) if request.adapter else ()
-        return adapter[:1] + ((request.salt,) if request.salt else ()) + adapter[1:]
+        adapter = request.adapter and request.adapter.name + (f"#{request.adapter.id}" if request.adapter.id != 1 else "")
+        return tuple(part for part in (adapter, request.salt) if part)
 
 
 class KeyUntagged(Mutant):

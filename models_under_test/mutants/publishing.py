@@ -102,7 +102,7 @@ class PublishedThenCancelled(Mutant):
     """
 
     name = "published_then_cancelled"
-    killed_by = ("hash_content",)
+    killed_by = ("hash_content", "provenance")
 
     def __init__(self, num_units: int, block_size: int, **options: int) -> None:
         super().__init__(num_units, block_size, **options)  # type: ignore[arg-type]
@@ -130,6 +130,9 @@ class RejectedDraftsCounted(Mutant):
 
     def _computed(self, request: PagedRequest, result: Result) -> int:
         return result.computed + result.rejected
+
+    def _publishable(self, request: PagedRequest) -> int:
+        return min(request.retired, len(request.table) * self.block_size)
 
 
 class HitsLost(Mutant):

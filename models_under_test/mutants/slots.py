@@ -55,13 +55,16 @@ class TrimsTooMuch(Mutant):
 
 
 class TwoPlaces(Mutant):
-    """New blocks are taken before the hits are touched, so that a hit block that nobody holds is given out as new.
+    """New blocks are taken before the hits are touched or counted: a hit block that nobody holds is given out as new.
 
     Reports: vLLM 33775, 43884, 44409 (real: one allocation takes hit blocks of another that are not yet touched).
     """
 
     name = "two_places"
     killed_by = ("ownership",)
+
+    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        return super()._fits(request, [], fresh)
 
     def _touch_hits(self, request: PagedRequest, hits: list[int]) -> None:
         super()._touch_hits(request, [])

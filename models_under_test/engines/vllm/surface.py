@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -193,7 +194,6 @@ def load(version: str) -> Surface:
             raise UsageError(f"vllm {version}: this process holds vllm {_loaded.version}; one release a process")
         return _loaded
     folder = cache.find("vllm", version)
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
     standins.install()
     importlib.import_module("torch")
@@ -201,12 +201,18 @@ def load(version: str) -> Surface:
         # 0.8.x reaches into torch._inductor while it is half imported otherwise.
         importlib.import_module("torch._inductor.compile_fx")
     sys.path.insert(0, str(folder))
+    silenced = logging.root.manager.disable
+    # Importing warns about what is absent; later the manager warns about every reset that it refuses.
+    logging.disable(logging.WARNING)
     try:
         _loaded = Surface(version)
     except ImportError as error:
         sys.path.remove(str(folder))
         missing = f"; pip install 'kvsan[engines]' has what it needs ({error.name})" if error.name else ""
         raise UsageError(f"vllm {version} cannot be imported: {error}{missing}") from error
+    finally:
+        logging.disable(silenced)
+    logging.getLogger("vllm").setLevel(logging.ERROR)
     return _loaded
 
 
