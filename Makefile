@@ -1,7 +1,7 @@
 # Needs python3 >= 3.11 with venv and pip, and nothing else. `make` lists the targets.
 #
 # No test needs a GPU, so the dev extra asks for a torch release that comes as a CPU build. Where the package index only
-# has CUDA builds of it, set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu.
+# has CUDA builds of it, point PIP_EXTRA_INDEX_URL at PyTorch's index of CPU wheels.
 
 PYTHON ?= python3
 BUDGET ?= 60s

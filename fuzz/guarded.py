@@ -79,7 +79,8 @@ class GuardedSearch:
             self.summary.interrupted = True
         finally:
             self._stop()
-        summary = self._add_up()
+            self.summary = self._add_up()
+        summary = self.summary
         if any(lane.fruitless >= MAX_FRUITLESS for lane in self._lanes):
             summary.too_little = [f"runs: the target's process died in {MAX_FRUITLESS} runs one after the other"]
         elif not summary.interrupted and not summary.findings:

@@ -13,6 +13,7 @@ from kvsan.harness.invariant import Invariant
 from kvsan.harness.numbers import Numbers
 from kvsan.harness.operations import Operation
 from kvsan.harness.session import Session
+from kvsan.harness.story import owners
 from kvsan.harness.target import Target, Traits
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import HarnessError, UsageError, Violation
@@ -99,6 +100,7 @@ def run(
             session.close()
     except Violation as raised:
         violation = raised
+        violation.lineage += tuple(owners(session, raised))
     return Replayed(violation, position, session.steps, session.counts, seen, ran)
 
 

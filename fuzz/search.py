@@ -174,7 +174,7 @@ class Search:
         try:
             return open_session(self._factory, configuration, numbers=numbers, beyond_contract=settings.beyond_contract)
         except UsageError as error:
-            if not settings.drawn:
+            if not settings.drawn or error.__cause__ is None:
                 raise
             drawn = ", ".join(f"{size}={getattr(configuration, size)}" for size in sorted(settings.drawn))
             raise UsageError(f"{error} ({drawn} was drawn; give the size to keep it)") from error

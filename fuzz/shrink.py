@@ -9,8 +9,8 @@ the operation that it depended on. The passes, repeated until none helps:
 - drop a request together with the part of the pool that it filled;
 - where the trace is long, look for a short one in a small world (``fuzz/small_world.py``).
 
-A candidate is kept if it violates the same invariant for the same cause; only a trace that stays long may be exchanged for a
-short one that shows the same damage in plainer circumstances (``PLAINER``). The result is 1-minimal: without any one of its
+A candidate is kept if it violates the same invariant for the same cause, or shows the same damage in plainer circumstances
+(``PLAINER``). The result is 1-minimal: without any one of its
 operations the violation is gone.
 """
 
@@ -24,6 +24,7 @@ from random import Random
 from kvsan.fuzz.journal import Journal
 from kvsan.fuzz.replay import Replayed, TargetFactory, open_session, run
 from kvsan.fuzz.simplify import (
+    cache_resets,
     ids_of,
     late_submits,
     renamed,
@@ -31,6 +32,8 @@ from kvsan.fuzz.simplify import (
     simpler_configurations,
     simpler_operations,
     simpler_traces,
+    whole_prefills,
+    with_other_prompts,
 )
 from kvsan.fuzz.small_world import SmallWorld
 from kvsan.harness.configuration import Configuration
@@ -113,8 +116,9 @@ class Shrinker:
             replayed = self._judge(configuration, operations, self._sweep_every, self._close)
         except UsageError:
             return None
-        if replayed.violation is None or replayed.violation.kind != self._kind:
+        if replayed.violation is None or replayed.violation.kind not in (self._kind, PLAINER.get(self._kind)):
             return None
+        self._kind = replayed.violation.kind
         if not replayed.ran:
             return operations[: replayed.step + 1]
         return tuple(operations[position] for position in replayed.ran)
@@ -143,8 +147,6 @@ class Shrinker:
         if weight(self.operations)[0] > _SHORT:
             self._look_in_small_worlds(_SMALL_WORLDS, _SHORT)
             self._to_fix_point()
-        if weight(self.operations)[0] > _SHORT and self._kind in PLAINER:
-            self._tell_plainer(PLAINER[self._kind])
         self._accept(late_submits(self.operations))
         self._accept(renamed(self.operations))
         return self.finding()
@@ -207,7 +209,9 @@ class Shrinker:
         progress = True
         while progress and not self._out_of_time():
             before = weight(self.operations)
-            candidates = list(shorter_ways(self.operations))
+            candidates = [*shorter_ways(self.operations)]
+            if before[0] > _SHORT:
+                candidates += [*cache_resets(self.operations), *with_other_prompts(self.operations)]
             progress = any(self._accept(shorter) and weight(self.operations) < before for shorter in candidates)
 
     def _merge_schedules(self) -> None:
@@ -253,7 +257,9 @@ class Shrinker:
     def _drop_with_pool(self) -> None:
         """A request that only fills the pool can go when the pool shrinks by as much; so can a part of its prompt."""
         for r in self._requests():
-            self._with_smaller_pool(self._without([r]))
+            rest = self._without([r])
+            if rest and not self._accept(whole_prefills(rest)):
+                self._with_smaller_pool(rest)
         for operation in self.operations:
             if isinstance(operation, Submit) and operation.prompt[-1][-1] > 1 and not self._out_of_time():
                 last = operation.prompt[-1]
@@ -282,21 +288,6 @@ class Shrinker:
                     if weight(best[1])[0] <= short:
                         break
         self.configuration, self.operations = best
-
-    def _tell_plainer(self, kind: tuple[str, str]) -> None:
-        """Change over to a plainer kind of violation if that makes the trace shorter."""
-        before = self._kind, self.configuration, self.operations
-        self._kind = kind
-        self._failed.clear()
-        for position in range(len(self.operations)):
-            if self._accept(self.operations[:position] + self.operations[position + 1 :]):
-                break
-        else:
-            self._look_in_small_worlds(_SMALL_WORLDS, _SHORT)
-        if self.operations != before[2]:
-            self._to_fix_point()
-        if weight(self.operations) >= weight(before[2]):
-            self._kind, self.configuration, self.operations = before
 
     # -- the finding
 

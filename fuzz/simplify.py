@@ -9,11 +9,13 @@ from kvsan.harness.configuration import Configuration
 from kvsan.harness.operations import (
     Abort,
     Finish,
+    Fork,
     Landed,
     Launch,
     Operation,
     Outcome,
     Preempt,
+    ResetPrefixCache,
     Retire,
     Schedule,
     Segment,
@@ -21,6 +23,7 @@ from kvsan.harness.operations import (
 )
 
 Operations = tuple[Operation, ...]
+_EVICTING = 6
 
 
 def smaller(value: int, least: int) -> Iterator[int]:
@@ -163,11 +166,43 @@ def _scaled(operation: Operation, size: int, old: int) -> Operation:
     return operation
 
 
+def whole_prefills(operations: Sequence[Operation]) -> Operations:
+    """Every request computes its whole prompt in its first chunk, as far as it is not cached."""
+    lengths = {one.r: sum(segment[-1] for segment in one.prompt) for one in operations if isinstance(one, Submit)}
+    told = []
+    for one in operations:
+        length = lengths.pop(one.r, None) if isinstance(one, Schedule) else None
+        told.append(replace(one, n=max(one.n, length)) if isinstance(one, Schedule) and length else one)
+    return tuple(told)
+
+
+def cache_resets(operations: Operations) -> Iterator[Operations]:
+    """A reset of the prefix cache in place of a few operations that evict something."""
+    for start in range(1, len(operations) - 1):
+        for stop in range(start + 1, min(start + _EVICTING, len(operations)) + 1):
+            if not any(isinstance(one, ResetPrefixCache) for one in operations[start:stop]):
+                yield (*operations[:start], ResetPrefixCache(), *operations[stop:])
+
+
+def with_other_prompts(operations: Operations) -> Iterator[Operations]:
+    """One operation less, and the prompt of its request a token longer or shorter."""
+    for position, dropped in enumerate(operations):
+        for at, one in enumerate(operations):
+            if isinstance(one, Submit) and one is not dropped and one.r in ids_of(dropped):
+                *before, last = one.prompt
+                for length in (last[-1] - 1, last[-1] + 1):
+                    other = replace(one, prompt=(*before, (*last[:-1], length)))  # type: ignore[arg-type]
+                    told = [*operations[:at], other, *operations[at + 1 :]]
+                    yield tuple(told[:position] + told[position + 1 :])
+
+
 def shorter_ways(operations: Operations) -> Iterator[Operations]:
     """Fewer operations for the same state: a prefill for a load that lands, one preempted request for two equal ones."""
     for position, one in enumerate(operations):
         if isinstance(one, Schedule) and one.delayed:
             yield _prefilled(operations, position, one)
+        elif isinstance(one, Fork):
+            yield _unforked(operations, one)
     submits = [one for one in operations if isinstance(one, Submit)]
     for number, second in enumerate(submits):
         for first in submits[:number]:
@@ -185,19 +220,29 @@ def _prefilled(operations: Operations, position: int, load: Schedule) -> Operati
     return tuple(told)
 
 
+def _unforked(operations: Operations, fork: Fork) -> Operations:
+    """The parent does what its child did."""
+    return tuple(_taken_over(one, fork.child, fork.r) for one in operations if one is not fork)
+
+
 def _preempted(operations: Operations, first: Submit, second: Submit) -> Operations:
     """The first request takes the second one's part after a preemption, unless it still has something to do itself."""
     told: list[Operation] = []
-    taken_over = False
+    preempted = False
     for one in operations:
-        if one == second:
-            taken_over = True
+        if one is second:
+            preempted = True
             told.append(Preempt(first.r))
-        elif ids_of(one) == (second.r,) and hasattr(one, "r"):
-            told.append(replace(one, r=first.r))
-        elif taken_over or one != Finish(first.r):
-            told.append(one)
+        elif preempted or one != Finish(first.r):
+            told.append(_taken_over(one, second.r, first.r))
     return tuple(told)
+
+
+def _taken_over(operation: Operation, old: str, new: str) -> Operation:
+    """One request does what another did."""
+    if isinstance(operation, Retire):
+        return replace(operation, outcome=tuple(o._replace(r=new) if o.r == old else o for o in operation.outcome))
+    return replace(operation, r=new) if getattr(operation, "r", None) == old else operation  # type: ignore[call-arg]
 
 
 # -- the configuration

@@ -74,8 +74,15 @@ class Worker:
             warm_up(settings.configuration.dtype)
         known = _known(request, settings.configuration.target)
         search = Search(factory, settings, known, _Teller(self._send, self._journal), self._journal)
-        summary = search.run()
-        self._send({"event": "done", "summary": wire.summary_out(summary)})
+        try:
+            search.run()
+        except KeyboardInterrupt:  # it came before the search began or after it had ended
+            search.summary.interrupted = True
+        done = {"event": "done", "summary": wire.summary_out(search.summary)}
+        try:
+            self._send(done)
+        except KeyboardInterrupt:
+            self._send(done)
 
     def _replay(self, request: wire.Message) -> None:
         trace = wire.trace_in(request["trace"])
@@ -165,13 +172,16 @@ def _claim_output() -> Send:
     """Keep stdout for events; whatever else is printed, also by C code and by child processes, goes to stderr."""
     events = os.dup(1)
     os.dup2(2, 1)
-    lock = threading.Lock()
 
     def send(message: wire.Message) -> None:
+        """Send whole lines only: an interrupt waits."""
         line = wire.line_out(message)
-        with lock:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             while line:
                 line = line[os.write(events, line) :]
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     return send
 

@@ -158,7 +158,7 @@ class Books:
     def _mirror_keys(self, step: Step) -> None:
         publications, key_of = self.publications, self.view.key
         # A unit that was given out again lost its hash, even if it has got an equal one since.
-        fresh = {added.unit for added in step.added if added.block >= step.shareable_blocks} if step.added else ()
+        fresh = {added.unit for added in step.added if added.block >= step.shareable_blocks}
         for unit in step.units:
             key = key_of(unit)
             known = publications.get(unit)
@@ -169,6 +169,7 @@ class Books:
                 continue
             else:
                 self._withdraw(step, known)
+            fresh.discard(unit)  # a target may name a unit twice
             if key is not None:
                 self._publish(step, unit, key)
 

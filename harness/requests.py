@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from kvsan.gpu_kernels.addressing import blocks_for
-from kvsan.harness.device import COMPUTE, COPY, LoadWork, Work
+from kvsan.harness.device import COMPUTE, COPY, LaunchWork, LoadWork, Work
 from kvsan.harness.expectation import Expected, Life, Row
 from kvsan.harness.operations import (
     FAMILY_STRIDE,
@@ -29,11 +29,17 @@ if TYPE_CHECKING:
 
 
 def state_of(session: Session, request: Expected) -> RequestState:
-    """What a contract rule may know about a request."""
+    """What a contract rule may know about a request; rows that it was preempted with are in flight as well."""
+    in_flight = sum(
+        row.life.name == request.r
+        for work in session.in_flight.values()
+        if isinstance(work.payload, LaunchWork)
+        for row in work.payload.rows
+    )
     return RequestState(
         request.scheduled,
         request.retired,
-        len(request.life.rows),
+        in_flight,
         request.name in session.batch,
         request.loading is not None,
         request.looked_up is not None,

@@ -29,8 +29,10 @@ class AppendOnly(Invariant):
         """Check what was replaced and trimmed."""
         for replaced in step.replaced:
             if not (step.copied.get(replaced.new) == replaced.old or self._passed(replaced)):
+                window = self.traits.groups[replaced.group].window
+                dropped = window is not None and replaced.new == self.books.null
                 raise self.violated(
-                    "replaced",
+                    "window not passed" if dropped else "replaced",
                     f"{replaced.request.r} block {replaced.block} of group {replaced.group} went from unit {replaced.old} "
                     f"to unit {replaced.new} without a copy",
                 )

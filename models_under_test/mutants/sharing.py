@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from kvsan.harness.target import Copy, Effects
 from kvsan.models_under_test.mutants.base import Mutant
 from kvsan.models_under_test.paged.manager import _Row
