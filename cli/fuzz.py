@@ -73,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
     settings = _settings(args)
     known = _known(args)
     findings.open_folder(args.out)
+    if args.json and not Path(args.json).absolute().parent.is_dir():
+        raise UsageError(f"--json {args.json}: expected a file in a folder that exists")
     output = sys.stderr if args.json == "-" else sys.stdout
     error: Exception | None = None
     with FuzzReporter(settings, args.out, output) as reporter:
@@ -81,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
             search.run()
         except Exception as raised:
             error = raised
+        if error is None:
+            reporter.complete(search.summary)
     outcome = summary.Outcome(settings, search.summary, reporter.paths, error=error)
     try:
         if error is None and not search.summary.interrupted:

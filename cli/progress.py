@@ -66,6 +66,12 @@ class FuzzReporter(Reporter):
         self.paths[id(finding)] = path
         self._tell(finding, str(path))
 
+    def complete(self, summary: SearchSummary) -> None:
+        """Write what an interrupt kept from being written."""
+        for finding in summary.findings:
+            if id(finding) not in self.paths:
+                self.found(finding)
+
     def _tell(self, finding: Finding, path: str | None) -> None:
         if self._line is not None:
             self._line.clear()

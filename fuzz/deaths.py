@@ -83,7 +83,6 @@ class Death:
         """Index of the operation that was fatal; behind the last one if it was the end of the session."""
         return len(operations) if self.mark.state == CLOSING else max(0, self.mark.operation - 1)
 
-
     def replayed(self, operations: Sequence[Operation]) -> Replayed:
         """Tell the death as the outcome of a replay; what was skipped is not known."""
         step = self.step(operations)

@@ -25,6 +25,7 @@ START_AT_MOST_S = 300.0
 _GRACE_S = 5.0
 _LOOK_EVERY_S = 0.1
 _READ_AT_MOST = 1 << 22
+_WORDS_KEPT = 500
 _FINAL = frozenset({"done", "replayed", "shrunk", "examined", "interrupted"})
 
 
@@ -121,7 +122,9 @@ class WorkerProcess:
         text = _available(self._errors_fd)
         if os.environ.get("KVSAN_DEBUG"):
             os.write(2, text)
-        self._last_words.extend(line for line in text.decode("utf-8", "replace").splitlines() if line.strip())
+        self._last_words.extend(
+            line[:_WORDS_KEPT] for line in text.decode("utf-8", "replace").splitlines() if line.strip()
+        )
 
     def _words(self) -> str:
         self._hear_errors()

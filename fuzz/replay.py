@@ -52,6 +52,12 @@ def construct(factory: TargetFactory, configuration: Configuration) -> Target:
             f"target {configuration.target}: made a {type(target).__name__} whose traits are no "
             "kvsan.harness.target.Traits; expected a kvsan.harness.target.Target"
         )
+    for method in ("view", "delta"):
+        if not callable(getattr(target, method, None)):
+            raise UsageError(
+                f"target {configuration.target}: {type(target).__name__} does not implement "
+                f"kvsan.harness.target.Target: it has no method {method}"
+            )
     return target
 
 

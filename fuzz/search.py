@@ -123,6 +123,7 @@ class Search:
             while not self._done():
                 self._run_once(self._settings.first_run + summary.runs * self._settings.run_stride)
                 summary.runs += 1
+                summary.seconds = now_s() - self._started
                 self._reporter.run_done(summary)
         except KeyboardInterrupt:
             summary.interrupted = True

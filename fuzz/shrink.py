@@ -16,7 +16,7 @@ operations the violation is gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from random import Random
@@ -27,6 +27,7 @@ from kvsan.fuzz.simplify import (
     cache_resets,
     ids_of,
     late_submits,
+    merged_schedules,
     renamed,
     shorter_ways,
     simpler_configurations,
@@ -37,7 +38,7 @@ from kvsan.fuzz.simplify import (
 )
 from kvsan.fuzz.small_world import SmallWorld
 from kvsan.harness.configuration import Configuration
-from kvsan.harness.operations import Advance, Launch, Operation, Retire, Schedule, Submit
+from kvsan.harness.operations import Advance, Launch, Operation, Retire, Submit
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, HarnessError, UsageError, Violation
 
@@ -218,25 +219,8 @@ class Shrinker:
         """ddmin alone never turns four chunks of one request into one."""
         start = 0
         while start < len(self.operations):
-            merged = next(self._merged(start), None)
-            if merged is None or not self._accept(merged):
+            if not any(self._accept(merged) for merged in merged_schedules(self.operations, start)):
                 start += 1
-
-    def _merged(self, start: int) -> Iterator[list[Operation]]:
-        first = self.operations[start]
-        if not isinstance(first, Schedule):
-            return
-        for later in range(start + 1, len(self.operations)):
-            second = self.operations[later]
-            if isinstance(second, Schedule) and second.r == first.r:
-                both = replace(first, n=first.n + second.n, lookahead=max(first.lookahead, second.lookahead))
-                yield [
-                    *self.operations[:start],
-                    both,
-                    *self.operations[start + 1 : later],
-                    *self.operations[later + 1 :],
-                ]
-                return
 
     def _simplify_operations(self) -> None:
         index = 0

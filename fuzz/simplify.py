@@ -166,6 +166,21 @@ def _scaled(operation: Operation, size: int, old: int) -> Operation:
     return operation
 
 
+def merged_schedules(operations: Operations, start: int) -> Iterator[Operations]:
+    """One chunk instead of the one at ``start`` and the next of the same request, at the time of either."""
+    first = operations[start]
+    if not isinstance(first, Schedule):
+        return
+    for later in range(start + 1, len(operations)):
+        second = operations[later]
+        if isinstance(second, Schedule) and second.r == first.r:
+            both = replace(first, n=first.n + second.n, lookahead=max(first.lookahead, second.lookahead))
+            before, between, after = operations[:start], operations[start + 1 : later], operations[later + 1 :]
+            yield (*before, both, *between, *after)
+            yield (*before, *between, both, *after)
+            return
+
+
 def whole_prefills(operations: Sequence[Operation]) -> Operations:
     """Every request computes its whole prompt in its first chunk, as far as it is not cached."""
     lengths = {one.r: sum(segment[-1] for segment in one.prompt) for one in operations if isinstance(one, Submit)}
@@ -193,7 +208,9 @@ def with_other_prompts(operations: Operations) -> Iterator[Operations]:
                 for length in (last[-1] - 1, last[-1] + 1):
                     other = replace(one, prompt=(*before, (*last[:-1], length)))  # type: ignore[arg-type]
                     told = [*operations[:at], other, *operations[at + 1 :]]
-                    yield tuple(told[:position] + told[position + 1 :])
+                    rest = told[:position] + told[position + 1 :]
+                    yield tuple(rest)
+                    yield whole_prefills(rest)
 
 
 def shorter_ways(operations: Operations) -> Iterator[Operations]:

@@ -5,25 +5,24 @@ from __future__ import annotations
 from types import TracebackType
 
 from kvsan.harness.operations import Operation
-from kvsan.harness.target import Target
+from kvsan.harness.target import Target, View
 from kvsan.harness.verdict import HarnessError, UsageError, Violation
 
 _MESSAGE_LENGTH = 300
+_NOBODY = frozenset({"builtins", "typing"})
+"""Modules of base classes that no target's author wrote."""
 
 
-def blame_of(error: Exception, target: Target, operation: Operation | None) -> Exception:
+def blame_of(error: Exception, target: Target, view: View, operation: Operation | None) -> Exception:
     """Return what to raise in place of ``error``: a ``target.crash`` violation, a UsageError or a HarnessError."""
     if isinstance(error, UsageError | HarnessError):
         return error
     text = f"{type(error).__name__}: {error}".splitlines()[0][:_MESSAGE_LENGTH]
     doing = "the end of the session" if operation is None else repr(operation)
-    owners = {kind.__module__ for kind in (*type(target).__mro__, *type(target.view()).__mro__)} - {
-        "builtins",
-        "typing",
-    }
-    if _passes_through(error.__traceback__, owners):
+    kinds = [kind for kind in (*type(target).__mro__, *type(view).__mro__) if kind.__module__ not in _NOBODY]
+    if _passes_through(error.__traceback__, {kind.__module__ for kind in kinds}):
         return Violation("target.crash", type(error).__name__, f"{text}, in {doing}")
-    if isinstance(error, TypeError | AttributeError) and type(target).__name__ in str(error):
+    if isinstance(error, TypeError | AttributeError) and any(kind.__name__ in str(error) for kind in kinds):
         return UsageError(f"{type(target).__name__} does not implement kvsan.harness.target.Target: {text}")
     return HarnessError(f"{text}, in {doing}")
 

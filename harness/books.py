@@ -25,7 +25,8 @@ Tables = list[list[int]]
 class Books:
     """Account of one session.
 
-    ``freed_at`` numbers units in the order in which they became free, by these books. ``queue`` is the target's free queue
+    ``freed_at`` numbers units in the order in which they became free, by these books; what one step frees has one number if
+    the target does not say in which order its requests changed. ``queue`` is the target's free queue
     as the last sweep found it, int64 in eviction order.
     """
 
@@ -36,6 +37,7 @@ class Books:
         self.view = target.view()
         self.block_size = traits.block_size
         self.null = traits.null_unit
+        self.num_units = traits.num_units
         self.holders = array("i", bytes(4 * traits.num_units))
         self.held = 0
         self.requests: dict[str, Expected] = {}
@@ -44,6 +46,7 @@ class Books:
         self.contents: dict[tuple[int, int, str], list[int]] = {}
         self.freed_at = array("q", np.arange(traits.num_units, dtype=np.int64).tobytes())
         self.clock = traits.num_units
+        self._told = True
         self.masks = [group_mask(group) for group in range(len(traits.groups))]
         self.queue = np.empty(0, np.int64)
         self.all_units = range(traits.num_units)
@@ -57,6 +60,8 @@ class Books:
             for request in self.requests.values():
                 self._compare(step, request)
             units: Iterable[int] = self.all_units
+            step.told = self._told = False
+            self.clock += 1
         else:
             for name in delta.requests:
                 known = self.requests.get(name)
@@ -95,12 +100,22 @@ class Books:
         before = request.tables[group]
         for replaced in step.replaced:
             if replaced.request is request and replaced.group == group and replaced.new != self.null:
+                self._must_exist(replaced.new, request, group, replaced.block)
                 self.add(replaced.new)
         for block in range(len(before), len(now)):
             unit = now[block]
             if unit != self.null:
+                self._must_exist(unit, request, group, block)
                 step.added.append(Added(request, group, block, unit, self.holders[unit]))
                 self.add(unit)
+
+    def _must_exist(self, unit: int, request: Expected, group: int, block: int) -> None:
+        if not 0 <= unit < self.num_units:
+            raise Violation(
+                "table_covers",
+                "no such unit",
+                f"{request.r} block {block} of group {group} is unit {unit}; the pool has units 0 to {self.num_units - 1}",
+            )
 
     def add(self, unit: int) -> None:
         """Count one more holder."""
@@ -119,7 +134,7 @@ class Books:
             if left == 0:
                 self.held -= 1
                 self.freed_at[unit] = self.clock
-                self.clock += 1
+                self.clock += self._told
 
     def release(self, tables: Tables) -> None:
         """Give whole tables back, each from its end."""

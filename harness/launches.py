@@ -67,6 +67,8 @@ def launch(session: Session, operation: Launch) -> bool:
             enqueue_effects(session, row.effects)
             if session.traits.deferred_free:
                 session.books.parked.setdefault(b, []).append([copy_sources(row.effects)])
+            else:
+                session.books.remove(copy_sources(row.effects))
         row.life.rows.append(row)
         rows.append(row)
     session.batch = {}
@@ -81,7 +83,7 @@ def launch(session: Session, operation: Launch) -> bool:
 def _snapshot(session: Session, request: Expected, row: Row) -> None:
     """Freeze the tables as the engine would send them, which must be the tables it has told us about."""
     for group, table in enumerate(session.books.view.tables(request.name)):
-        if table != request.tables[group]:
+        if list(table) != request.tables[group]:
             raise Violation(
                 "testimony",
                 "table",

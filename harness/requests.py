@@ -21,8 +21,8 @@ from kvsan.harness.operations import (
     Schedule,
     Submit,
 )
-from kvsan.harness.target import Copy, Effects, Request, RequestState
-from kvsan.harness.verdict import Violation
+from kvsan.harness.target import Admission, Copy, Effects, Request, RequestState
+from kvsan.harness.verdict import UsageError, Violation
 
 if TYPE_CHECKING:
     from kvsan.harness.session import Handler, Session
@@ -48,8 +48,23 @@ def state_of(session: Session, request: Expected) -> RequestState:
 
 def enqueue_effects(session: Session, effects: Effects) -> None:
     """Give the device the bytes that a target wants moved."""
+    check_effects(session, effects)
     for effect in effects:
         session.device.enqueue(COMPUTE if effect.stream == "compute" else COPY, effect, session.position)
+
+
+def check_effects(session: Session, effects: Effects) -> None:
+    """Raise a Violation if an effect leaves its unit or the pool, or writes the null unit."""
+    traits = session.traits
+    for effect in effects:
+        written = effect.destination if isinstance(effect, Copy) else effect.unit
+        units = (written, effect.source) if isinstance(effect, Copy) else (written,)
+        if not all(0 <= unit < traits.num_units for unit in units):
+            raise Violation("foreign_write", "outside the pool", f"{effect}; the pool has {traits.num_units} units")
+        if not 0 <= effect.start <= effect.stop <= traits.block_size:
+            raise Violation("foreign_write", "outside the unit", f"{effect}; a unit has {traits.block_size} slots")
+        if written == traits.null_unit:
+            raise Violation("provenance", "null write", f"{effect} writes into the null unit")
 
 
 def enqueue_load(session: Session, load: LoadWork) -> Work:
@@ -73,9 +88,7 @@ def drop_row(session: Session, request: Expected, row: Row) -> None:
             if effect.destination in table:
                 table[table.index(effect.destination)] = effect.source
                 request.arrays[group] = None
-                books.remove([effect.destination])
-                if not session.traits.deferred_free:
-                    books.add(effect.source)
+                books.remove([effect.destination])  # and the copy's hold on the source is the table's again
 
 
 # -- arrival
@@ -137,6 +150,8 @@ def lookup(session: Session, operation: Lookup) -> bool:
 
 def _look_up(session: Session, request: Expected) -> int:
     hit = session.target.lookup(request.name)
+    if not isinstance(hit, int):
+        raise UsageError(f"{type(session.target).__name__}.lookup returned {hit!r}; expected a number of tokens")
     request.looked_up = hit
     session.lookup_pending = request.r
     session.looked_up(request, hit)
@@ -169,6 +184,8 @@ def schedule(session: Session, operation: Schedule) -> bool:
         facts.refused = True
         session.counts["refusal"] += 1
         return True
+    if not isinstance(admission, Admission):
+        raise UsageError(f"{type(session.target).__name__}.schedule returned {admission!r}; expected Admission or None")
     if first:
         if not 0 <= admission.hit <= hit:
             raise Violation(
@@ -184,7 +201,8 @@ def schedule(session: Session, operation: Schedule) -> bool:
 
 
 def _expect_copies(session: Session, row: Row | None, effects: Effects) -> None:
-    """Effects go to the device with the row's launch; until then, where free is deferred, copies hold their sources."""
+    """Effects go to the device with the row's launch; until then copies hold their sources."""
+    check_effects(session, effects)
     if row is None:
         enqueue_effects(session, effects)
         return
@@ -193,8 +211,7 @@ def _expect_copies(session: Session, row: Row | None, effects: Effects) -> None:
         if isinstance(effect, Copy):
             session.step_facts.copied[effect.destination] = effect.source
             session.counts["copy on write"] += 1
-            if session.traits.deferred_free:
-                session.books.add(effect.source)
+            session.books.add(effect.source)
 
 
 def _external_tokens(session: Session, request: Expected, operation: Schedule, hit: int) -> int:

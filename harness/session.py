@@ -90,7 +90,7 @@ class Session:
         except Violation:
             raise
         except Exception as error:
-            raise blame_of(error, self.target, operation) from error
+            raise blame_of(error, self.target, self.books.view, operation) from error
 
     def _step(self, operation: Operation) -> bool:
         kind = type(operation)
@@ -136,7 +136,7 @@ class Session:
         except Violation:
             raise
         except Exception as error:
-            raise blame_of(error, self.target, None) from error
+            raise blame_of(error, self.target, self.books.view, None) from error
 
     def _close(self) -> None:
         self.sweep()

@@ -147,7 +147,7 @@ class Shadow:
         unit = int(row.table[position // self.block_size])
         slot = unit * self.block_size + position % self.block_size
         identity = int(found[at])
-        cause = "unwritten" if identity == 0 else "null unit" if unit == self.books.null else "foreign"
+        cause = "null unit" if unit == self.books.null else "unwritten" if identity == 0 else "foreign"
         raise Violation(
             "provenance",
             cause,

@@ -58,12 +58,16 @@ class Publication:
 
 @dataclass(slots=True)
 class Step:
-    """Facts of the current step; one object, cleared before each."""
+    """Facts of the current step; one object, cleared before each.
+
+    ``told``: ``units`` are those that the target says it touched; otherwise it keeps no track, and they are all.
+    """
 
     index: int = 0
     operation: Operation | None = None
     subject: Expected | None = None
     refused: bool = False
+    told: bool = True
     hit: int = 0
     shareable_blocks: int = 0
     ended: list[Expected] = field(default_factory=list)

@@ -86,7 +86,10 @@ class Result(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What a target says has changed since it was last asked: requests whose tables changed, units touched."""
+    """What a target says has changed since it was last asked: requests whose tables changed, units touched.
+
+    A target with ``free_order="lru"`` names requests in the order in which their units were freed.
+    """
 
     requests: Collection[str]
     units: Collection[int]

@@ -31,7 +31,7 @@ class Quiescence(Invariant):
         free = self.view.num_free()
         if free != capacity:
             raise self.violated("leak", f"every request has ended, {free} of {capacity} units are free")
-        if self.traits.judge_admission:
+        if self.traits.judge_admission and capacity > self.traits.watermark:
             self._fill(capacity - self.traits.watermark)
 
     def _fill(self, units: int) -> None:

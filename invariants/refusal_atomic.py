@@ -35,8 +35,9 @@ class RefusalAtomic(Invariant):
             raise self.violated(
                 "table", f"{r} was refused, but unit {step.added[0].unit} entered {step.added[0].request.r}"
             )
-        if self.traits.atomic_refusal and (step.units or step.replaced or step.trimmed):
-            what = f"units {sorted(set(step.units))}" if step.units else "a table"
+        units = step.units if step.told else ()  # without a delta, ``ref_counts`` and ``hash_map`` judge the units
+        if self.traits.atomic_refusal and (units or step.withdrawn or step.replaced or step.trimmed):
+            what = f"units {sorted(set(units))}" if units else "a hash" if step.withdrawn else "a table"
             raise self.violated("touched", f"{r} was refused, but {what} changed")
         if self.traits.judge_admission:
             self._judge_need(step)

@@ -56,7 +56,7 @@ class FreedWhileShared(Mutant):
     """
 
     name = "freed_while_shared"
-    killed_by = ("free_iff_unreferenced", "conservation")
+    killed_by = ("free_iff_unreferenced", "conservation", "deferred_free")
     pool_type = _CarelessPool
 
 

@@ -96,5 +96,5 @@ class ParentMissing(Mutant):
     """
 
     name = "parent_missing"
-    killed_by = ("hash_content", "hit_content")
+    killed_by = ("hash_content", "hit_content", "ownership")
     keys_type = _NoParent

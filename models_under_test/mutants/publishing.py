@@ -49,7 +49,7 @@ class StaleHashOnRecycledBlock(Mutant):
     """
 
     name = "stale_hash_on_recycled_block"
-    killed_by = ("foreign_write",)
+    killed_by = ("hash_content",)
     pool_type = _BlockKeepsHash
 
 

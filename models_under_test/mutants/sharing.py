@@ -71,7 +71,7 @@ class CancelKeepsCopy(Mutant):
     """
 
     name = "cancel_keeps_copy"
-    killed_by = ("append_only", "ref_counts", "provenance")
+    killed_by = ("append_only", "ref_counts", "conservation")
 
     def _uncopy(self, request: PagedRequest, block: int, old: int) -> None:
         pass

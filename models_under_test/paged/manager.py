@@ -173,8 +173,6 @@ class PagedManager:
         old, new = table[block], self.pool.allocate()
         table[block] = new
         row.copied = block, old
-        if not self.deferred_free:
-            self.pool.release(old)
         return (Copy(old, new, 0, start % self.block_size),)
 
     def _extend(self, request: PagedRequest, fresh: int) -> None:
@@ -201,8 +199,6 @@ class PagedManager:
 
     def _uncopy(self, request: PagedRequest, block: int, old: int) -> None:
         """The copy will not be made: go back to the shared block."""
-        if not self.deferred_free:
-            self.pool.touch(old)
         self.pool.release(request.table[block])
         request.table[block] = old
 
@@ -217,9 +213,15 @@ class PagedManager:
         launch = self.launches[b] = _Launch([row.request for row in self.batch.values()])
         for row in self.batch.values():
             row.request.launches.append(b)
-            if row.copied is not None and self.deferred_free:
-                launch.parked.append([row.copied[1]])
+            if row.copied is not None:
+                self._copied(launch, row.copied[1])
         self.batch.clear()
+
+    def _copied(self, launch: _Launch, source: int) -> None:
+        if self.deferred_free:
+            launch.parked.append([source])
+        else:
+            self.pool.release(source)
 
     def retire(self, b: str, results: Sequence[Result]) -> Effects:
         """Take results: free what was parked, count, extend, roll rejected drafts back, publish full blocks."""
