@@ -80,6 +80,8 @@ class FuzzReporter(Reporter):
 
     def _status(self, summary: SearchSummary) -> str:
         elapsed = now_s() - self._started
+        if not summary.steps:
+            return f"{elapsed:.0f} s  starting"
         rate = summary.steps / summary.seconds if summary.seconds else 0.0
         parts = [
             f"{elapsed:.0f} s",
@@ -90,7 +92,7 @@ class FuzzReporter(Reporter):
             f"{len(summary.findings)} findings",
         ]
         if self._settings.budget_s is not None:
-            parts.append(f"{max(0.0, self._settings.budget_s - elapsed):.0f} s left")
+            parts.append(f"{max(0.0, self._settings.budget_s - summary.seconds):.0f} s left")
         elif self._settings.steps is not None:
             parts.append(f"{100 * summary.steps // self._settings.steps}%")
         return "  ".join(parts)

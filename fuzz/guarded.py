@@ -65,7 +65,8 @@ class GuardedSearch:
         self._hang_timeout_s = hang_timeout_s
         self._lanes = [_Lane(part, part.steps) for part in split(settings, lanes)]
         self._seen = set(settings.seen)
-        self._started = self._last_told = now_s()
+        self._last_told = now_s()
+        self._searching_since: float | None = None
         self.summary = SearchSummary()
 
     def run(self) -> SearchSummary:
@@ -84,7 +85,7 @@ class GuardedSearch:
         if any(lane.fruitless >= MAX_FRUITLESS for lane in self._lanes):
             summary.too_little = [f"runs: the target's process died in {MAX_FRUITLESS} runs one after the other"]
         elif not summary.interrupted and not summary.findings:
-            summary.too_little = floors_missed(summary, self._settings.profile)
+            summary.too_little = floors_missed(summary, self._settings)
         self._reporter.progress(summary)
         return summary
 
@@ -117,6 +118,7 @@ class GuardedSearch:
 
     def _handle(self, lane: _Lane, event: wire.Message) -> None:
         kind = event["event"]
+        self._searching_since = self._searching_since or now_s()
         if kind == "violated":
             lane.pending = wire.finding_in(event["finding"])
             self._reporter.violated(*_violation_of(lane.pending))
@@ -153,8 +155,9 @@ class GuardedSearch:
 
     def _go_on(self, lane: _Lane, dead_run: int) -> None:
         settings, whole = lane.settings, self._settings
+        since = now_s() if self._searching_since is None else self._searching_since
         steps = None if lane.steps is None else lane.steps - lane.done.steps
-        budget_s = None if whole.budget_s is None else whole.budget_s - (now_s() - self._started)
+        budget_s = None if whole.budget_s is None else whole.budget_s - (now_s() - since)
         lane.over = lane.fruitless >= MAX_FRUITLESS or (steps is not None and steps <= 0)
         lane.over = lane.over or (budget_s is not None and budget_s <= 0)
         lane.over = lane.over or len(self.summary.findings) >= whole.max_findings

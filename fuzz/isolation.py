@@ -110,7 +110,8 @@ class WorkerProcess:
         if ended:
             raise WorkerDied(Death(self._process.returncode, mark, 0.0, self._words()))
         patience_s = self._watch.patience_s
-        if mark.state in (STARTING, IDLE):
+        constructing = mark.state == RUNNING and not mark.operation
+        if mark.state in (STARTING, IDLE) or constructing:
             patience_s = max(START_AT_MOST_S, patience_s)
         elif mark.state == SHRINKING:
             patience_s = max(HANG_TIMEOUT_S, patience_s)

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from unittest import TestCase
 
 from hypothesis import HealthCheck, Phase, Verbosity, settings
@@ -57,7 +57,7 @@ from kvsan.harness.trace import Expectation, Trace, TraceFile
 from kvsan.harness.verdict import Finding, Violation
 
 SETTINGS = settings(
-    max_examples=100,
+    max_examples=200,
     stateful_step_count=100,
     deadline=None,
     database=None,
@@ -269,9 +269,9 @@ def machine_for(
     }
     if sizes:
         members["draw_sizes"] = _drawing(sizes)
-    machine = type("TargetMachine", (TargetMachine,), members)
-    machine.TestCase = _test_case(machine)  # type: ignore[misc, assignment]
-    return machine
+    machine: Any = type("TargetMachine", (TargetMachine,), members)
+    machine.TestCase = _test_case(machine)
+    return cast("type[TargetMachine]", machine)
 
 
 def _name_of(target: str | TargetFactory) -> str:
@@ -285,7 +285,8 @@ def _drawing(sizes: dict[str, st.SearchStrategy[int]]) -> Any:
         self.drawn = replace(self.configuration, **values)  # type: ignore[arg-type]
         self.session = self._open()
 
-    return initialize(**sizes)(draw_sizes)
+    make_rule: Any = initialize
+    return make_rule(**sizes)(draw_sizes)
 
 
 def _test_case(machine: type[TargetMachine]) -> type[TestCase]:
@@ -307,7 +308,7 @@ def _test_case(machine: type[TargetMachine]) -> type[TestCase]:
 def _search(machine: type[TargetMachine], chosen: settings) -> Sequence[str]:
     """Run the machine; shrink and tell what it finds."""
     try:
-        run_state_machine_as_test(machine, settings=chosen)  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(machine, settings=chosen)
     except Violation:
         assert machine.violated is not None
         return report_of(machine, *machine.violated)

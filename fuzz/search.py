@@ -29,6 +29,7 @@ _CLOCK_EVERY = 64
 _LARGE_SHARE = 0.3  # of the runs; they are the longer ones and still make most of the steps
 _SHRINK_AT_MOST_S = 60.0
 _REPEATS = 3
+_LEAST_STEPS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class Search:
             summary.interrupted = True
         summary.seconds = now_s() - self._started
         if not summary.interrupted and not summary.findings:
-            summary.too_little = floors_missed(summary, self._settings.profile)
+            summary.too_little = floors_missed(summary, self._settings)
         self._reporter.progress(summary)
         return summary
 
@@ -153,6 +154,8 @@ class Search:
         numbers = random.random() < settings.numbers
         self._journal.start(number, configuration)
         session = self._open(configuration, numbers)
+        if not self.summary.runs:  # an engine's first construction imports it
+            self._started = now_s()
         self.summary.impossible = impossible_events(session.traits)
         features = draw_features(random, profile, settings.without | self._known.avoid(random))
         generator = Generator(session, profile, random, features)
@@ -287,10 +290,14 @@ def as_found(trace: Trace, violation: Violation, replays: tuple[int, int]) -> Fi
     return Finding(*violation.kind, violation.message, step, trace, violation.lineage, replays)
 
 
-def floors_missed(summary: SearchSummary, profile: Profile) -> list[str]:
+def floors_missed(summary: SearchSummary, settings: SearchSettings) -> list[str]:
     """Events that the profile promises, the target can produce, and this search did not."""
+    profile = settings.profile
+    wanted = _LEAST_STEPS if settings.steps is None else min(settings.steps, _LEAST_STEPS)
+    if summary.steps < wanted:
+        return [f"steps: {summary.steps:,} were executed, {wanted:,} are the least that counts"]
     if summary.steps < profile.floor_steps:
-        return [] if summary.steps else ["steps: none was executed"]
+        return []
     missed = []
     for event, floor in profile.floors.items():
         rate = 1000 * summary.counts[event] / summary.steps

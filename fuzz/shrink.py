@@ -247,7 +247,7 @@ class Shrinker:
         for operation in self.operations:
             if isinstance(operation, Submit) and operation.prompt[-1][-1] > 1 and not self._out_of_time():
                 last = operation.prompt[-1]
-                shorter = replace(operation, prompt=(*operation.prompt[:-1], (*last[:-1], last[-1] // 2)))  # type: ignore[arg-type]
+                shorter = replace(operation, prompt=(*operation.prompt[:-1], (*last[:-1], last[-1] // 2)))
                 self._with_smaller_pool([shorter if one is operation else one for one in self.operations])
 
     def _with_smaller_pool(self, operations: list[Operation]) -> None:

@@ -78,10 +78,10 @@ def _simpler_prompts(prompt: tuple[Segment, ...]) -> Iterator[tuple[Segment, ...
         if segment[0] == "out":
             yield (*before, (0, segment[-1]), *after)
         for length in smaller(segment[-1], 1):
-            yield (*before, (*segment[:-1], length), *after)  # type: ignore[misc]
+            yield (*before, (*segment[:-1], length), *after)
         if isinstance(segment[0], int):
             for family in smaller(segment[0], 0):
-                yield (*before, (family, segment[1]), *after)  # type: ignore[misc]
+                yield (*before, (family, segment[1]), *after)
     for position in range(len(prompt) - 1):
         first, second = prompt[position], prompt[position + 1]
         if isinstance(first[0], int) and isinstance(second[0], int):
@@ -159,7 +159,7 @@ def _scaled(operation: Operation, size: int, old: int) -> Operation:
 
     if isinstance(operation, Submit):
         prompt = tuple((*segment[:-1], scale(segment[-1])) for segment in operation.prompt)
-        return replace(operation, prompt=prompt)  # type: ignore[arg-type]
+        return replace(operation, prompt=prompt)
     if isinstance(operation, Schedule):
         external, lookahead = scale(operation.external), scale(operation.lookahead)
         return replace(operation, n=scale(operation.n), external=external, lookahead=lookahead)
@@ -206,7 +206,7 @@ def with_other_prompts(operations: Operations) -> Iterator[Operations]:
             if isinstance(one, Submit) and one is not dropped and one.r in ids_of(dropped):
                 *before, last = one.prompt
                 for length in (last[-1] - 1, last[-1] + 1):
-                    other = replace(one, prompt=(*before, (*last[:-1], length)))  # type: ignore[arg-type]
+                    other = replace(one, prompt=(*before, (*last[:-1], length)))
                     told = [*operations[:at], other, *operations[at + 1 :]]
                     rest = told[:position] + told[position + 1 :]
                     yield tuple(rest)
@@ -224,16 +224,37 @@ def shorter_ways(operations: Operations) -> Iterator[Operations]:
     for number, second in enumerate(submits):
         for first in submits[:number]:
             yield _preempted(operations, first, second)
+            yield _forked(operations, first, second)
 
 
 def _prefilled(operations: Operations, position: int, load: Schedule) -> Operations:
+    """The tokens are computed: by the launch that lies between schedule and landing, or by one of their own."""
     told = list(operations)
     told[position] = replace(load, n=load.external + load.n, external=0, delayed=False)
-    b = f"load of {load.r}"
+    launches = [Launch(f"load of {load.r}")]
     for at in range(position + 1, len(told)):
-        if told[at] == Landed(load.r):
-            told[at : at + 1] = [Launch(b), Retire(b)]
+        one = told[at]
+        if isinstance(one, Launch):
+            launches = [one]
+        elif one == Landed(load.r):
+            new = [] if launches[0] in told else launches
+            told[at : at + 1] = [*new, Retire(launches[0].b)]
             break
+    return tuple(told)
+
+
+def _forked(operations: Operations, first: Submit, second: Submit) -> Operations:
+    """The second request is a fork of the first, and has what its first chunk would have given it."""
+    told: list[Operation] = []
+    forked = prefilled = False
+    for one in operations:
+        if one is second:
+            forked = True
+            told.append(Fork(first.r, second.r))
+        elif forked and not prefilled and isinstance(one, Schedule) and one.r == second.r:
+            prefilled = True
+        else:
+            told.append(one)
     return tuple(told)
 
 
@@ -259,7 +280,7 @@ def _taken_over(operation: Operation, old: str, new: str) -> Operation:
     """One request does what another did."""
     if isinstance(operation, Retire):
         return replace(operation, outcome=tuple(o._replace(r=new) if o.r == old else o for o in operation.outcome))
-    return replace(operation, r=new) if getattr(operation, "r", None) == old else operation  # type: ignore[call-arg]
+    return replace(operation, r=new) if getattr(operation, "r", None) == old else operation  # type: ignore[arg-type]
 
 
 # -- the configuration
@@ -316,7 +337,7 @@ def renamed(operations: Sequence[Operation]) -> Operations:
         if isinstance(operation, Retire):
             changes["outcome"] = tuple(outcome._replace(r=request(outcome.r)) for outcome in operation.outcome)
         if isinstance(operation, Submit):
-            prompt = [("out", request(s[1]), s[-1]) if s[0] == "out" else s for s in operation.prompt]  # type: ignore[arg-type]
+            prompt = [("out", request(s[1]), s[-1]) if s[0] == "out" else s for s in operation.prompt]
             changes["prompt"] = tuple(prompt)
         return replace(operation, **changes)  # type: ignore[arg-type]
 

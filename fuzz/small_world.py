@@ -7,7 +7,7 @@ is skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 
@@ -35,6 +35,14 @@ from kvsan.harness.operations import (
 _ALWAYS = ("Submit", "Schedule", "Schedule", "Schedule", "Launch")
 _SOMETIMES = ("Finish", "Abort", "Preempt", "Fork", "Cancel", "Lookup", "Landed", "ResetPrefixCache")
 
+_OF_ONE_REQUEST: dict[str, Callable[[str], Operation]] = {
+    "Finish": Finish,
+    "Abort": Abort,
+    "Preempt": Preempt,
+    "Lookup": Lookup,
+    "Landed": Landed,
+}
+
 
 class SmallWorld:
     """Draws traces; ``like`` says which kinds of operation and which arguments they may use."""
@@ -45,7 +53,7 @@ class SmallWorld:
         submits = [one for one in like if isinstance(one, Submit)]
         schedules = [one for one in like if isinstance(one, Schedule)]
         self._salts = sorted({one.salt for one in submits}) or [""]
-        self._adapters: list[Adapter | None] = sorted({a for one in submits if (a := one.adapter)})
+        self._adapters: list[Adapter | None] = [None, *sorted({a for one in submits if (a := one.adapter)})]
         self._media: list[tuple[Media, ...]] = sorted({one.media for one in submits}) or [()]
         self._families = sorted({s[0] for one in submits for s in one.prompt if isinstance(s[0], int)})[:2] or [0]
         self._external = any(one.external for one in schedules)
@@ -97,10 +105,8 @@ class SmallWorld:
         prompt: list[Segment] = [(random.choice(self._families), random.choice((1, 2, 3, 4, 6)))]
         if len(self._families) > 1 and random.random() < 0.5:
             prompt.append((random.choice(self._families), random.choice((1, 2, 3))))
-        adapter = random.choice([None, *self._adapters])
-        return Submit(
-            self._requests[-1], tuple(prompt), random.choice(self._salts), adapter, random.choice(self._media)
-        )
+        salt, adapter, media = random.choice(self._salts), random.choice(self._adapters), random.choice(self._media)
+        return Submit(self._requests[-1], tuple(prompt), salt, adapter, media)
 
     def _schedule(self, r: str) -> Schedule:
         random = self._random
@@ -132,4 +138,4 @@ class SmallWorld:
             return Cancel()
         if kind == "ResetPrefixCache":
             return ResetPrefixCache()
-        return {"Finish": Finish, "Abort": Abort, "Preempt": Preempt, "Lookup": Lookup, "Landed": Landed}[kind](r)
+        return _OF_ONE_REQUEST[kind](r)

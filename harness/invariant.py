@@ -17,6 +17,8 @@ class Invariant:
     """
 
     id: str = ""
+    every_step: bool = False
+    """Whether ``after_step`` is asked also after a step that changed nothing in tables, units and hashes."""
 
     def __init__(self, books: Books, shadow: Shadow) -> None:
         self.books = books
@@ -29,7 +31,7 @@ class Invariant:
         return True
 
     def after_step(self, step: Step) -> None:
-        """Judge the facts of one executed step."""
+        """Judge the facts of one executed step that changed something."""
 
     def on_lookup(self, request: Expected, hit: int) -> None:
         """Judge what a look-up answered, in tokens."""

@@ -74,6 +74,7 @@ class Session:
         self.sweep_every = sweep_every or sweep_interval(self.traits.num_units)
         self.invariants = [invariant for kind in invariants if (invariant := kind(self.books, self.shadow)).applies()]
         self._after_step = [one.after_step for one in self._overriding("after_step")]
+        self._every_step = [one.after_step for one in self._overriding("after_step") if one.every_step]
         self._on_lookup = [one.on_lookup for one in self._overriding("on_lookup")]
         self._sweep = [one.sweep for one in self._overriding("sweep")]
 
@@ -103,7 +104,7 @@ class Session:
         self.counts[kind.__name__] += 1
         self.steps += 1
         self.books.absorb(facts)
-        for judge in self._after_step:
+        for judge in self._after_step if facts.changed() or self.shadow.unwritten else self._every_step:
             judge(facts)
         if facts.added:
             self._count_evictions(facts)

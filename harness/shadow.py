@@ -11,6 +11,7 @@ What this does not see: slot mappings and positions that an engine computes itse
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from kvsan.harness.verdict import Violation
 
 Namer = Callable[[int, int], str]
 """Names an identity of a group for people, as ``r3@12``."""
+
+Writer = Callable[[int], str]
+"""Names, for people, the token that is ``at`` tokens behind the first one of a write."""
 
 
 class Shadow:
@@ -48,7 +52,6 @@ class Shadow:
     def write(self, row: BoundRow, start: int, stop: int, step: int) -> None:
         """Store identities of positions ``[start, stop)`` through the table, block by block."""
         size, table, identity = self.block_size, row.table, row.identity
-        holders, publications = self.books.holders, self.books.publications
         while start < stop:
             block = start // size
             end = min(stop, (block + 1) * size)
@@ -59,45 +62,52 @@ class Shadow:
             unit = int(table[block])
             if unit == self.books.null:
                 raise Violation("provenance", "null write", f"{row.name}@{start} is written into the null unit {unit}")
-            if (holders[unit] > 1 or unit in publications) and unit not in self.unwritten:
-                self._check_write(row, unit, start, end)
+            if self._relied_on(unit):
+                who = partial(_position, row.name, start)
+                self._check_write(unit, start % size, identity[start:end], row.group, who)
             slot = unit * size + start - block * size
             self.content[slot : slot + end - start] = identity[start:end]
             self.writer[slot : slot + end - start] = step
             start = end
 
-    def _check_write(self, row: BoundRow, unit: int, start: int, stop: int) -> None:
+    def _relied_on(self, unit: int) -> bool:
+        """Whether anybody but its one owner may count on what is in a unit."""
+        books = self.books
+        return (books.holders[unit] > 1 or unit in books.publications) and unit not in self.unwritten
+
+    def _check_write(self, unit: int, offset: int, written: IntArray, group: int, who: Writer) -> None:
+        """Compare what is about to be written from ``offset`` on with what holders and the hash of a unit stand for."""
         size = self.block_size
-        offset = start % size
-        written = row.identity[start:stop]
         for other in self.books.requests.values():
-            for group, table in enumerate(other.tables):
-                for block in [number for number, held in enumerate(table) if held == unit]:
-                    relied = min(offset + stop - start, other.life.executed - block * size) - offset
+            for number, table in enumerate(other.tables):
+                for block in [block for block, held in enumerate(table) if held == unit]:
+                    relied = min(offset + len(written), other.life.executed - block * size) - offset
                     if relied > 0:
                         first = block * size + offset
-                        expected = other.life.chain[first : first + relied] ^ self.books.masks[group]
-                        self._compare_write(row, written[:relied], expected, start, unit, f"{other.r}@", first)
+                        expected = other.life.chain[first : first + relied] ^ self.books.masks[number]
+                        whose = partial(_position, other.r, first)
+                        self._compare_write(unit * size + offset, written[:relied], expected, group, who, whose)
         publication = self.books.publications.get(unit)
         if publication is not None:
             publisher = publication.publisher
             first = publication.block * size + offset
-            expected = publisher.life.chain[first : first + stop - start] ^ self.books.masks[publication.group]
-            self._compare_write(row, written, expected, start, unit, f"the hash of {publisher.r}@", first)
+            expected = publisher.life.chain[first : first + len(written)] ^ self.books.masks[publication.group]
+            whose = partial(_position, f"the hash of {publisher.r}", first)
+            self._compare_write(unit * size + offset, written, expected, group, who, whose)
 
     def _compare_write(
-        self, row: BoundRow, written: IntArray, expected: IntArray, start: int, unit: int, whose: str, first: int
+        self, slot: int, written: IntArray, expected: IntArray, group: int, who: Writer, whose: Writer
     ) -> None:
         if written.tobytes() == expected.tobytes():
             return
         at = int(np.flatnonzero(written != expected)[0])
-        slot = unit * self.block_size + (start + at) % self.block_size
-        cause = "published" if whose.startswith("the hash") else "shared"
+        cause = "published" if whose(0).startswith("the hash") else "shared"
+        unit = slot // self.block_size
         raise Violation(
             "foreign_write",
             cause,
-            f"{row.name}@{start + at} is written into slot {slot} (unit {unit}), where {whose}{first + at} is relied on",
-            (self.tell(slot, row.group),),
+            f"{who(at)} is written into slot {slot + at} (unit {unit}), where {whose(at)} is relied on",
+            (self.tell(slot + at, group),),
         )
 
     def settle(self) -> None:
@@ -115,11 +125,16 @@ class Shadow:
 
     def copy(self, source: int, destination: int, start: int, stop: int) -> None:
         """Copy slots with their lineage."""
+        if self._relied_on(destination):
+            who = partial(_slot_of_copy, source * self.block_size + start)
+            self._check_write(destination, start, self.blocks[source, start:stop], 0, who)
         self.blocks[destination, start:stop] = self.blocks[source, start:stop]
         self.writers[destination, start:stop] = self.writers[source, start:stop]
 
     def zero(self, unit: int, start: int, stop: int, step: int) -> None:
         """Zero slots: nothing may be read from them."""
+        if self._relied_on(unit):
+            self._check_write(unit, start, np.zeros(stop - start, np.int64), 0, lambda _at: "zero")
         self.blocks[unit, start:stop] = 0
         self.writers[unit, start:stop] = step
 
@@ -160,8 +175,18 @@ class Shadow:
         """One line about who wrote a slot last."""
         identity = int(self.content[slot])
         if identity == 0:
-            return f"slot {slot} was never written"
+            # Operation 0 of a trace can zero nothing: no request has arrived before it.
+            zeroed = int(self.writer[slot])
+            return f"slot {slot} was zeroed by operation {zeroed}" if zeroed else f"slot {slot} was never written"
         return f"slot {slot} was last written by operation {int(self.writer[slot])} with {self.namer(identity, group)}"
+
+
+def _position(name: str, first: int, at: int) -> str:
+    return f"{name}@{first + at}"
+
+
+def _slot_of_copy(first: int, at: int) -> str:
+    return f"a copy of slot {first + at}"
 
 
 def name_identity_of(lives: Iterable[Expected], masks: list[int]) -> Namer:

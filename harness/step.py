@@ -79,13 +79,21 @@ class Step:
     withdrawn: list[Publication] = field(default_factory=list)
     copied: dict[int, int] = field(default_factory=dict)
 
+    def changed(self) -> bool:
+        """Whether anything was touched, refused, reused or ended."""
+        return bool(self.units or self.added or self.replaced or self.trimmed or self.refused or self.hit or self.ended)
+
     def clear(self) -> None:
         """Forget the last step's facts."""
-        self.subject = None
-        self.refused = False
-        self.hit = self.shareable_blocks = 0
-        for facts in (self.ended, self.units, self.added, self.replaced, self.trimmed, self.published, self.withdrawn):
-            if facts:
-                facts.clear()
-        if self.copied:
+        if self.changed():
+            self.refused = False
+            self.ended.clear()
+            self.units.clear()
+            self.added.clear()
+            self.replaced.clear()
+            self.trimmed.clear()
+            self.published.clear()
+            self.withdrawn.clear()
             self.copied.clear()
+        self.subject = None
+        self.hit = self.shareable_blocks = 0

@@ -174,7 +174,8 @@ class Traits:
     - ``publish``: when a block's hash becomes visible to look-ups.
     - ``free_order``: ``"lru"``: freed units are appended, a request's last block first; eviction takes the front.
     - ``deferred_free``: a unit that a launched step uses, and the source of a copy that goes with it, is not free until
-      that launch has retired; otherwise the target relies on the order of the compute stream, and loads wait for it.
+      that launch has retired; otherwise the target relies on the order of the compute stream, and loads wait for it. In
+      both cases the source of a copy is held until its launch: until then a cancel may want it back.
     - ``watermark``: units that a first admission must leave free.
     - ``external_unit``: external tokens are a multiple of this.
     - ``promised_hit``: tokens that a look-up must give, from the reusable tokens of each group; None: not judged.

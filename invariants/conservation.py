@@ -21,6 +21,7 @@ class Conservation(Invariant):
     """Adds up in O(1) a step."""
 
     id = "conservation"
+    every_step = True
 
     def after_step(self, step: Step) -> None:
         """Add free and held units."""

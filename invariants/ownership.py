@@ -35,16 +35,14 @@ class Ownership(Invariant):
                 raise self.violated("replaced", f"{self._places(unit)} after a table entry was replaced")
 
     def _check(self, added: Added, shareable: int) -> None:
-        places = self._all_places(added.unit)
-        within = [place for place in places if place[0] is added.request]
-        if len(within) > 1:
-            groups = sorted({self.traits.groups[group].kind for _, group, _ in within})
-            cause = "two groups: " + "+".join(groups) if len({group for _, group, _ in within}) > 1 else "two blocks"
-            raise self.violated(cause, f"unit {added.unit} stands at {self._places(added.unit)}")
+        tables, unit = added.request.tables, added.unit
+        if sum(table.count(unit) for table in tables) > 1:
+            within = [group for group, table in enumerate(tables) if unit in table]
+            kinds = "+".join(sorted({self.traits.groups[group].kind for group in within}))
+            cause = f"two groups: {kinds}" if len(within) > 1 else "two blocks"
+            raise self.violated(cause, f"unit {unit} stands at {self._places(unit)}")
         if added.block >= shareable:
-            raise self.violated(
-                "two requests", f"unit {added.unit}, newly allocated, stands at {self._places(added.unit)}"
-            )
+            raise self.violated("two requests", f"unit {unit}, newly allocated, stands at {self._places(unit)}")
 
     def _all_places(self, unit: int) -> list[tuple[Expected, int, int]]:
         return [

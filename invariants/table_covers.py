@@ -23,6 +23,7 @@ class TableCovers(Invariant):
     """Checks the table of the request that was just scheduled."""
 
     id = "table_covers"
+    every_step = True
 
     def after_step(self, step: Step) -> None:
         """Check a granted schedule."""

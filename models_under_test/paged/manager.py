@@ -49,7 +49,7 @@ class PagedManager:
 
     ``deferred_free``: blocks of a request that ends while a launch uses them are parked until that launch has retired;
     without it they are free at once and the compute stream's order protects them. Blocks that an external load still
-    writes are parked in both cases: no stream orders that load.
+    writes are parked in both cases: no stream orders that load. The source of a copy is held until the copy is launched.
     """
 
     pool_type: ClassVar[type[BlockPool]] = BlockPool

@@ -286,7 +286,8 @@ def test_close_leaves_nothing(deferred_free: bool) -> None:
 
     session.close()
 
-    assert not (session.requests or session.batch or session.in_flight or session.loads or session.books.parked)
+    left = session.requests, session.batch, session.in_flight, session.loads, session.books.parked
+    assert not any(left)
     assert session.target.view().requests() == ["kvsan-capacity-probe"]
 
 

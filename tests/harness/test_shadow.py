@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from kvsan.harness.operations import Abort, Advance, Finish, Fork, Launch, Operation, Retire, Schedule, Submit
+from kvsan.harness.operations import Abort, Advance, Finish, Fork, Launch, Operation, Outcome, Retire, Schedule, Submit
 from kvsan.harness.session import Session
-from kvsan.harness.target import Admission, Effects, Target, Zero
+from kvsan.harness.target import Admission, Effects, Result, Target, Zero
 from kvsan.harness.verdict import Violation
 from kvsan.invariants import INVARIANTS
 from kvsan.models_under_test.paged import PagedManager
@@ -50,40 +51,51 @@ def test_a_foreign_read_names_both_requests_and_the_writer() -> None:
     assert found.lineage == ("slot 4 was last written by operation 2 with r1@0",)
 
 
-class SkipsFirstToken(PagedManager):
-    """Says that one token more than the hit is there already, by loading it from nowhere."""
+class ZeroesItsTable(PagedManager):
+    """Zeroes the first slot of a request's table with every chunk, not only when the block is new."""
 
     def schedule(self, name: str, n: int, lookahead: int, external: int, delayed: bool) -> Admission | None:
         admission = super().schedule(name, n, lookahead, external, delayed)
-        if admission is None:
-            return None
-        return admission._replace(effects=[Zero(self.requests[name].table[0], 0, 1, "copy")])
+        return admission and admission._replace(effects=[Zero(self.requests[name].table[0], 0, 1)])
+
+
+def test_a_read_of_a_zeroed_slot_names_who_zeroed_it() -> None:
+    decode = [Schedule("r1", 1), Launch("b2"), Retire("b2")]
+    found = violation_of(ZeroesItsTable(8, 4), *prefill("r1", 0, 2, "b1"), *decode)
+    assert found.kind == ("provenance", "unwritten")
+    assert found.lineage == ("slot 4 was zeroed by operation 5",)
+
+
+class TakesFreshForCached(PagedManager):
+    """Says that a prompt's first block is cached, and gives out a new one for it."""
+
+    def lookup(self, name: str) -> int:
+        return self.block_size
+
+    def schedule(self, name: str, n: int, lookahead: int, external: int, delayed: bool) -> Admission | None:
+        return super().schedule(name, self.block_size + n, lookahead, external, delayed) and Admission(self.block_size)
 
 
 def test_a_read_of_what_nobody_wrote_says_so() -> None:
-    decode = [Schedule("r1", 1), Advance("copy"), Launch("b2"), Advance("copy"), Retire("b2")]
-    found = violation_of(SkipsFirstToken(8, 4), *prefill("r1", 0, 2, "b1"), *decode[:1], *decode[2:])
+    found = violation_of(TakesFreshForCached(8, 4), *prefill("r1", 0, 6, "b1"))
     assert found.kind == ("provenance", "unwritten")
     assert found.lineage == ("slot 4 was never written",)
 
 
 class ForgetsABlock(PagedManager):
-    """Drops the first block of a table to the null block while it is still needed."""
+    """Drops the first block of a table although it is still needed, and publishes nothing."""
 
-    def retire(self, b: str, results: object) -> Effects:
-        effects = super().retire(b, results)  # type: ignore[arg-type]
+    def retire(self, b: str, results: Sequence[Result]) -> Effects:
+        effects = super().retire(b, results)
         for request in self.requests.values():
             request.table[0] = 0
         return effects
 
+    def _publish(self, request: PagedRequest) -> None:
+        pass
+
 
 def test_a_read_of_the_null_unit_says_so() -> None:
-    decode = [Schedule("r1", 1), Launch("b2"), Retire("b2")]
-    found = violation_of(ForgetsABlock(8, 4), *prefill("r1", 0, 2, "b1"), *prefill("r2", 0, 6, "b3")[:0], *decode)
-    assert found.kind == ("provenance", "null write")
-
-
-def test_a_read_of_a_null_entry_behind_the_row_is_a_null_unit() -> None:
     decode = [Schedule("r1", 1), Launch("b2"), Retire("b2")]
     found = violation_of(ForgetsABlock(8, 4), *prefill("r1", 0, 5, "b1"), *decode)
     assert found.kind == ("provenance", "null unit")
@@ -111,16 +123,20 @@ class NoCopyOnWrite(PagedManager):
         return None
 
 
-def test_a_write_into_a_shared_slot_that_a_sibling_relies_on_is_found_when_done() -> None:
-    parent_goes_on = [Fork("r1", "r2"), Schedule("r1", 1), Schedule("r2", 1), Launch("b2"), Retire("b2")]
-    child_goes_on = [Schedule("r2", 1), Launch("b3"), Retire("b3")]
-    # Family 0 in both: the same token is the same content, so the first round is legal; the second differs.
-    differs = replace(parent_goes_on[-1], outcome=(("r1", 0, 1),))
-    found = violation_of(
-        NoCopyOnWrite(8, 4), *prefill("r1", 0, 5, "b1"), *parent_goes_on[:-1], differs, Schedule("r1", 1), *child_goes_on
-    )
+def test_a_write_into_a_slot_that_a_sibling_relies_on_is_found_when_done() -> None:
+    equal = [Fork("r1", "r2"), Schedule("r1", 1), Schedule("r2", 1), Launch("b2"), Retire("b2", (Outcome("r1", 0, 1),))]
+    parent = [Schedule("r1", 1), Launch("b3"), Retire("b3")]
+    child = [Schedule("r2", 1), Launch("b4"), Retire("b4")]
+    found = violation_of(NoCopyOnWrite(8, 4), *prefill("r1", 0, 6, "b1"), *equal, *parent, *child)
     assert found.kind == ("foreign_write", "shared")
-    assert "where r1@7 is relied on" in found.message
+    assert found.message == "r2@7 is written into slot 11 (unit 2), where r1@7 is relied on"
+    assert found.lineage == ("slot 11 was last written by operation 10 with r1@7",)
+
+
+def test_a_shared_block_may_be_filled_with_equal_content() -> None:
+    session = Session(NoCopyOnWrite(8, 4), ())
+    both = [Fork("r1", "r2"), Schedule("r1", 1), Schedule("r2", 1), Launch("b2"), Retire("b2")]
+    assert all([session.step(operation) for operation in (*prefill("r1", 0, 6, "b1"), *both)])
 
 
 class _KeepsHash(BlockPool):
