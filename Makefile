@@ -8,6 +8,8 @@ BUDGET ?= 60s
 
 FOLDERS := gpu_kernels harness invariants models_under_test fuzz ci cli
 BIN := .venv/bin
+SMALL_RELEASE := 0.9.2
+RELEASES := 0.8.5 0.9.2 0.10.2 0.11.2 0.12.0 0.14.1 0.17.1 0.20.2 0.22.1 0.23.0 0.24.0 0.32.0
 DEV := .venv/.dev-installed
 ENGINES := .venv/.engines-installed
 
@@ -22,12 +24,15 @@ fuzz: $(DEV)  ## fuzz the reference manager for BUDGET (60s)
 	$(BIN)/kvsan fuzz --target paged --budget $(BUDGET)
 
 test: $(ENGINES) lint  ## what CI runs: lint, types, and every test that is neither slow nor needs a GPU
+	$(BIN)/kvsan engines add vllm==$(SMALL_RELEASE)
 	$(BIN)/pytest -n 2 -m "not slow and not gpu"
 
-test-engines: $(ENGINES)  ## tests against real engines' releases
+test-engines: $(ENGINES)  ## tests against real engines' releases, all of them
+	$(BIN)/kvsan engines add $(RELEASES:%=vllm==%)
 	$(BIN)/pytest -m "engines and not gpu"
 
 quality: $(ENGINES)  ## the slow tests: time to bug, reproducer size
+	$(BIN)/kvsan engines add $(RELEASES:%=vllm==%)
 	$(BIN)/pytest -m "slow and not gpu"
 
 bench: $(DEV)  ## measure throughput

@@ -53,7 +53,9 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="SHARE",
         help="share of runs whose attention outputs are compared: always, never or 0 to 1 (default: always)",
     )
-    parser.add_argument("--max-findings", type=positive, default=1, metavar="N", help="stop after N (default: 1)")
+    parser.add_argument(
+        "--max-findings", type=positive, default=10, metavar="N", help="stop after N kinds of violation (default: 10)"
+    )
     parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes that share the work")
     parser.add_argument("--known", type=Path, metavar="DIR", help="folder of traces that are counted, not reported")
     parser.add_argument(

@@ -230,7 +230,7 @@ def shorter_ways(operations: Operations) -> Iterator[Operations]:
 def _prefilled(operations: Operations, position: int, load: Schedule) -> Operations:
     """The tokens are computed: by the launch that lies between schedule and landing, or by one of their own."""
     told = list(operations)
-    told[position] = replace(load, n=load.external + load.n, external=0, delayed=False)
+    told[position] = replace(load, n=load.external, external=0, delayed=False)
     launches = [Launch(f"load of {load.r}")]
     for at in range(position + 1, len(told)):
         one = told[at]
@@ -245,16 +245,10 @@ def _prefilled(operations: Operations, position: int, load: Schedule) -> Operati
 
 def _forked(operations: Operations, first: Submit, second: Submit) -> Operations:
     """The second request is a fork of the first, and has what its first chunk would have given it."""
-    told: list[Operation] = []
-    forked = prefilled = False
-    for one in operations:
-        if one is second:
-            forked = True
-            told.append(Fork(first.r, second.r))
-        elif forked and not prefilled and isinstance(one, Schedule) and one.r == second.r:
-            prefilled = True
-        else:
-            told.append(one)
+    told = [one for one in operations if one is not second]
+    at = next((i for i, one in enumerate(told) if isinstance(one, Schedule) and one.r == second.r), None)
+    if at is not None:
+        told[at] = Fork(first.r, second.r)
     return tuple(told)
 
 

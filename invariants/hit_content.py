@@ -47,5 +47,11 @@ class HitContent(Invariant):
                     f"{request.r} block {block} hits unit {unit}, which holds {publisher.r} block {publication.block} "
                     f"(adapter {publication.adapter}, salt {publication.salt!r}); {request.r} has adapter "
                     f"{request.adapter}, salt {request.salt!r}",
-                    self.shadow.tell(unit * size + size - 1, group),
+                    self._whose(unit, group),
                 )
+
+    def _whose(self, unit: int, group: int) -> str:
+        if unit in self.shadow.unwritten:
+            return f"unit {unit} is published before it is computed; its publisher is about to write it"
+        size = self.traits.block_size
+        return self.shadow.tell(unit * size + size - 1, group)

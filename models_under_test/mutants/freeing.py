@@ -28,7 +28,7 @@ class LoadFreedOnAbort(Mutant):
     """
 
     name = "load_freed_on_abort"
-    killed_by = ("deferred_free", "free_iff_unreferenced", "order")
+    killed_by = ("deferred_free", "free_iff_unreferenced", "ref_counts", "order")
 
     def _give_back(self, request: PagedRequest) -> None:
         request.loading = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvsan.harness.target import Copy, Effects
 from kvsan.models_under_test.mutants.base import Mutant
-from kvsan.models_under_test.paged.manager import _Row
+from kvsan.models_under_test.paged.manager import _Launch, _Row
 from kvsan.models_under_test.paged.request import PagedRequest
 
 
@@ -74,6 +74,30 @@ class CancelKeepsCopy(Mutant):
     killed_by = ("append_only", "ref_counts", "conservation")
 
     def _uncopy(self, request: PagedRequest, block: int, old: int) -> None:
+        pass
+
+
+class CopySourceNotHeld(Mutant):
+    """The source of a copy on write is given back when it is scheduled; it may be somebody else's when a cancel wants it.
+
+    Reports: the reference manager itself, in its stream-ordered variant, until this harness was pointed at it: a sibling
+    finished, a delayed load got the source, and the cancelled batch named it again.
+    """
+
+    name = "copy_source_not_held"
+    killed_by = ("ref_counts", "free_iff_unreferenced")
+
+    def _copy_on_write(self, row: _Row, block: int, start: int) -> Effects:
+        effects = super()._copy_on_write(row, block, start)
+        assert row.copied is not None
+        self.pool.release(row.copied[1])
+        return effects
+
+    def _uncopy(self, request: PagedRequest, block: int, old: int) -> None:
+        self.pool.touch(old)
+        super()._uncopy(request, block, old)
+
+    def _copied(self, launch: _Launch, source: int) -> None:
         pass
 
 
