@@ -69,8 +69,9 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, tell, and return the exit code."""
-    from kvsan.cli import findings, summary
+    from kvsan.cli import summary
     from kvsan.cli.progress import FuzzReporter
+    from kvsan.fuzz import findings
 
     settings = _settings(args)
     known = _known(args)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from kvsan.cli import findings
+from kvsan.fuzz import findings
 from kvsan.fuzz.search import Reporter, SearchSettings, SearchSummary
 from kvsan.harness.clock import now_s
 from kvsan.harness.story import story

@@ -26,8 +26,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Shrink and return the exit code."""
-    from kvsan.cli import findings
     from kvsan.cli.replaying import Replays
+    from kvsan.fuzz import findings
     from kvsan.harness import trace as traces
     from kvsan.harness.story import story
 

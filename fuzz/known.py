@@ -1,8 +1,9 @@
 """Known findings: what a search must get past, and what must keep failing.
 
 A finding is known if a trace on file has the same target, a release range that holds this release, the same invariant and
-cause, and the same kinds of operation. One bug often has two or three minimal traces that differ in the order of harmless
-steps, so the kinds are compared as a set, without Launch, Retire, Advance and Lookup.
+cause, and needs no kind of operation that the finding does without. One bug often has two or three minimal traces that
+differ in the order of harmless steps, and shrinking may stop at a longer one, so the kinds are compared as sets, without
+Launch, Retire, Advance and Lookup. What this cannot tell apart: two bugs with one invariant and one cause.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ def features_of(trace: Trace) -> frozenset[str]:
     found: set[str] = set()
     names: set[str] = set()
     adapters: set[tuple[str, int]] = set()
+    to_compute: dict[str, int] = {}
     for operation in trace.operations:
         if isinstance(operation, Submit):
+            to_compute[operation.r] = sum(segment[-1] for segment in operation.prompt)
             if operation.salt:
                 found.add("salts")
                 names.add(operation.salt)
@@ -44,8 +47,13 @@ def features_of(trace: Trace) -> frozenset[str]:
                 adapters.add(tuple(operation.adapter))  # type: ignore[arg-type]
             if operation.media:
                 found.add("media")
-        elif isinstance(operation, Schedule) and operation.external:
-            found.add("delayed" if operation.delayed else "external")
+        elif isinstance(operation, Schedule):
+            if operation.external:
+                found.add("delayed" if operation.delayed else "external")
+            left = to_compute.get(operation.r, 1)
+            if operation.n > max(left, 1):
+                found.add("drafts")
+            to_compute[operation.r] = left - operation.n
     if any(a[0] == b[0] and a[1] != b[1] for a in adapters for b in adapters):
         found.add("adapter ids")
     if names & {name for name, _ in adapters}:
@@ -79,7 +87,7 @@ class KnownFindings:
     def match(self, finding: Finding) -> Known | None:
         """Return the known finding that this one is."""
         wanted = shape(finding.trace.operations)
-        return next((one for one in self.known if one.kind == finding.kind and one.shape == wanted), None)
+        return next((one for one in self.known if one.kind == finding.kind and one.shape <= wanted), None)
 
     def avoid(self, random: Random) -> frozenset[str]:
         """Features to leave out of a run so that it gets past what is known: one of each known finding's, mostly."""

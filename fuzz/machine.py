@@ -14,7 +14,6 @@ report with the minimal trace, its file, and the command that replays it. An err
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +24,10 @@ from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from kvsan.fuzz import findings
 from kvsan.fuzz.profiles import DEFAULT, Profile, small_scope
 from kvsan.fuzz.replay import TargetFactory, open_session
 from kvsan.fuzz.shrink import shrink
-from kvsan.harness import trace as traces
 from kvsan.harness.configuration import Configuration
 from kvsan.harness.operations import (
     Abort,
@@ -53,11 +52,11 @@ from kvsan.harness.operations import (
 from kvsan.harness.registry import resolve
 from kvsan.harness.session import Session
 from kvsan.harness.story import story
-from kvsan.harness.trace import Expectation, Trace, TraceFile
-from kvsan.harness.verdict import Finding, Violation
+from kvsan.harness.trace import Trace
+from kvsan.harness.verdict import Violation
 
 SETTINGS = settings(
-    max_examples=200,
+    max_examples=100,
     stateful_step_count=100,
     deadline=None,
     database=None,
@@ -318,16 +317,9 @@ def _search(machine: type[TargetMachine], chosen: settings) -> Sequence[str]:
 def report_of(machine: type[TargetMachine], trace: Trace, violation: Violation) -> list[str]:
     """Shrink a violation, write its trace into the folder for findings, and tell both."""
     finding = shrink(machine.factory, trace, violation, numbers=violation.invariant == "numbers")
-    lines = story(finding, str(_write(finding)))
-    operations = finding.trace.operations
-    sizes = f"{finding.trace.configuration.num_units} units of {finding.trace.configuration.block_size} tokens"
-    return [lines[0], *lines[1:], "", f"  minimal trace, {sizes}:", *(f"    {operation!r}" for operation in operations)]
-
-
-def _write(finding: Finding) -> Path:
     folder = Path(os.environ.get(_OUT) or "findings")
     folder.mkdir(parents=True, exist_ok=True)
-    name = re.sub(r"[^A-Za-z0-9_.-]", "-", finding.invariant)
-    path = folder / f"{name}-{traces.canonical_hash(finding.trace)[:12]}.json"
-    traces.write(path, TraceFile(finding.trace, Expectation(*finding.kind, finding.step, about=finding.message[:1000])))
-    return path
+    lines = story(finding, str(findings.write(folder, finding)))
+    configuration, operations = finding.trace.configuration, finding.trace.operations
+    sizes = f"{configuration.num_units} units of {configuration.block_size} tokens"
+    return [*lines, "", f"  minimal trace, {sizes}:", *(f"    {operation!r}" for operation in operations)]

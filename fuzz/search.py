@@ -263,6 +263,8 @@ class Search:
             finding = as_found(trace, violation, _repeats(judge, trace, violation))
         finally:
             self._found(finding, known)
+            if finding.kind in self._seen:
+                self._seen.add(violation.kind)  # the plainer kind that it was shrunk to has been told
 
     def _found(self, finding: Finding, presumed: Known | None) -> None:
         """Count or tell a finding; one that could not be shrunk is presumed to be the known one of its kind."""
@@ -270,6 +272,8 @@ class Search:
         if same is not None:
             same.met += 1
             self.summary.known[same.name] += 1
+            return
+        if finding.kind in self._seen:
             return
         self._seen.add(finding.kind)
         self.summary.findings.append(finding)

@@ -197,8 +197,7 @@ class Shrinker:
                     start -= size
             if size == 1 and not removed:
                 return
-            if not removed:
-                size = max(1, size // 2)
+            size = max(1, size // 2)
 
     def _change_everything(self) -> None:
         for configuration, operations in simpler_traces(self.configuration, self.operations):
@@ -211,7 +210,7 @@ class Shrinker:
         while progress and not self._out_of_time():
             before = weight(self.operations)
             candidates = [*shorter_ways(self.operations)]
-            if before[0] > _SHORT:
+            if before[0] > _SHORT and len(self.operations) <= _LONG:
                 candidates += [*cache_resets(self.operations), *with_other_prompts(self.operations)]
             progress = any(self._accept(shorter) and weight(self.operations) < before for shorter in candidates)
 

@@ -62,12 +62,15 @@ class SmallWorld:
         self._outcomes = any(isinstance(one, Retire) and one.outcome for one in like)
         self._present = {type(one).__name__ for one in like}
         self._kinds: list[str] = []
+        self._pool_tokens = 1
 
     def traces(self) -> Iterator[tuple[Configuration, tuple[Operation, ...]]]:
         """Draw for ever."""
         while True:
             self._kinds = [*_ALWAYS, *(kind for kind in _SOMETIMES if self._random.random() < self._share(kind))]
-            yield self._draw_configuration(), tuple(self._draw_operations())
+            configuration = self._draw_configuration()
+            self._pool_tokens = (configuration.num_units - 1) * configuration.block_size
+            yield configuration, tuple(self._draw_operations())
 
     def _share(self, kind: str) -> float:
         """How many of the traces may have a kind of operation."""
@@ -75,7 +78,7 @@ class SmallWorld:
 
     def _draw_configuration(self) -> Configuration:
         random = self._random
-        num_units = min(self._configuration.num_units, random.choice((2, 3, 4, 5, 6, 9)))
+        num_units = min(self._configuration.num_units, random.choice((2, 3, 4, 5, 6, 7, 9)))
         block_size = min(self._configuration.block_size, random.choice((1, 1, 2, 3)))
         return replace(self._configuration, num_units=num_units, block_size=block_size)
 
@@ -102,7 +105,7 @@ class SmallWorld:
     def _submit(self) -> Submit:
         random = self._random
         self._requests.append(f"r{len(self._requests) + 1}")
-        prompt: list[Segment] = [(random.choice(self._families), random.choice((1, 2, 3, 4, 6)))]
+        prompt: list[Segment] = [(random.choice(self._families), random.choice((1, 2, 3, 4, self._pool_tokens)))]
         if len(self._families) > 1 and random.random() < 0.5:
             prompt.append((random.choice(self._families), random.choice((1, 2, 3))))
         salt, adapter, media = random.choice(self._salts), random.choice(self._adapters), random.choice(self._media)
@@ -113,7 +116,7 @@ class SmallWorld:
         external = random.choice((0, 1, 2)) if self._external else 0
         lookahead = random.choice((0, 1, 2)) if self._lookahead else 0
         delayed = external > 0 and self._delayed and random.random() < 0.5
-        return Schedule(r, random.choice((1, 1, 2, 3, 6)), lookahead, external, delayed)
+        return Schedule(r, random.choice((1, 1, 2, 3, self._pool_tokens, self._pool_tokens)), lookahead, external, delayed)
 
     def _launch(self) -> Iterator[Operation]:
         random = self._random

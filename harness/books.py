@@ -21,6 +21,9 @@ from kvsan.harness.verdict import Violation
 
 Tables = list[list[int]]
 
+LOAD = "load of "
+"""Begins the name of a load among the work that tables can be parked with; other names are those of launches."""
+
 
 class Books:
     """Account of one session.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from kvsan.gpu_kernels.addressing import blocks_for
+from kvsan.harness.books import LOAD
 from kvsan.harness.device import COMPUTE, COPY, LaunchWork, LoadWork, Work
 from kvsan.harness.expectation import Expected, Life, Row
 from kvsan.harness.operations import (
@@ -278,7 +279,7 @@ def landed(session: Session, operation: Landed) -> bool:
 
 def load_id(request: Expected) -> str:
     """Name of a request's load among the work that tables can be parked with."""
-    return f"load of {request.r}"
+    return LOAD + request.r
 
 
 # -- sharing and ending

@@ -13,6 +13,7 @@ Mutant: ``freed_while_launched``.
 
 from __future__ import annotations
 
+from kvsan.harness.books import LOAD
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.step import Step
 
@@ -35,4 +36,5 @@ class DeferredFree(Invariant):
                 for table in tables:
                     for unit in table:
                         if self.view.is_free(unit):
-                            raise self.violated("launch", f"unit {unit} is free although {work} still uses it")
+                            cause = "load" if work.startswith(LOAD) else "launch"
+                            raise self.violated(cause, f"unit {unit} is free although {work} still uses it")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import unittest
 from pathlib import Path
-from unittest import TestResult
 
 import pytest
 
@@ -42,9 +42,9 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def outcome(target: object, **options: object) -> TestResult:
+def outcome(target: object, **options: object) -> unittest.TestResult:
     """Run a machine's TestCase as unittest does."""
-    result = TestResult()
+    result = unittest.TestResult()
     machine_for(target, numbers=False, **options).TestCase().run(result)  # type: ignore[arg-type]
     return result
 
@@ -97,7 +97,7 @@ def test_configuration_and_fields_decide_what_is_driven() -> None:
 def test_settings_are_the_users_to_change() -> None:
     test_case = machine_for("paged", numbers=False).TestCase
     test_case.settings = type(SETTINGS)(SETTINGS, max_examples=3)
-    result = TestResult()
+    result = unittest.TestResult()
     test_case().run(result)
     assert result.wasSuccessful()
 

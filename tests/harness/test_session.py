@@ -141,7 +141,9 @@ IMPOSSIBLE: tuple[tuple[str, list[Operation], Operation], ...] = (
 )
 
 
-@pytest.mark.parametrize(("before", "operation"), [case[1:] for case in IMPOSSIBLE], ids=[case[0] for case in IMPOSSIBLE])
+@pytest.mark.parametrize(
+    ("before", "operation"), [case[1:] for case in IMPOSSIBLE], ids=[case[0] for case in IMPOSSIBLE]
+)
 def test_what_no_engine_could_do_is_skipped(before: list[Operation], operation: Operation) -> None:
     assert not started(*before).step(operation)
 
