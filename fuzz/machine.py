@@ -278,11 +278,14 @@ def _name_of(target: str | TargetFactory) -> str:
 
 
 def _drawing(sizes: dict[str, st.SearchStrategy[int]]) -> Any:
-    """Make a first rule that draws what the configuration leaves open."""
+    """Make a first rule that draws what the configuration leaves open; others may have run before it."""
 
     def draw_sizes(self: TargetMachine, **values: int) -> None:
         self.drawn = replace(self.configuration, **values)  # type: ignore[arg-type]
         self.session = self._open()
+        operations, self.operations = self.operations, []
+        for operation in operations:
+            self.run(operation)
 
     make_rule: Any = initialize
     return make_rule(**sizes)(draw_sizes)

@@ -58,6 +58,12 @@ def construct(factory: TargetFactory, configuration: Configuration) -> Target:
                 f"target {configuration.target}: {type(target).__name__} does not implement "
                 f"kvsan.harness.target.Target: it has no method {method}"
             )
+    try:
+        target.view()
+    except Exception as error:
+        raise UsageError(
+            f"target {configuration.target}: its view() raised {type(error).__name__}: {error}".splitlines()[0]
+        ) from error
     return target
 
 

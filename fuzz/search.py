@@ -317,6 +317,8 @@ def impossible_events(traits: Traits) -> frozenset[str]:
         impossible.add("external load")
     if "Fork" in impossible:
         impossible.add("copy on write")
+    if "Abort" in impossible:
+        impossible.add("abort in flight")
     if traits.max_in_flight < 2:
         impossible.add("two launches in flight")
     if traits.max_drafts == 0:

@@ -109,7 +109,7 @@ def test_errors_that_say_whose_they_are_are_passed_on(error: Exception) -> None:
 
 @pytest.mark.parametrize("made", [None, 7, "paged"])
 def test_what_has_no_traits_is_no_target(made: Any) -> None:
-    with pytest.raises(UsageError, match="expected a kvsan.harness.target.Target"):
+    with pytest.raises(UsageError, match=r"expected a kvsan\.harness\.target\.Target"):
         construct(lambda _configuration: made, SMALL)
 
 
