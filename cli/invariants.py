@@ -5,35 +5,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import textwrap
-from typing import NamedTuple
 
 from kvsan.cli.arguments import Subparsers
 from kvsan.harness.verdict import EXIT_CLEAN, UsageError
-
-
-class Oracle(NamedTuple):
-    """A judgement that is not one of the invariants' classes."""
-
-    id: str
-    statement: str
-    where: str
-
-
-ORACLES = (
-    Oracle(
-        "provenance", "Every token that attention reads is the one the request expects there.", "kvsan.harness.shadow"
-    ),
-    Oracle(
-        "foreign_write", "What is written is what every holder of the unit relies on there.", "kvsan.harness.shadow"
-    ),
-    Oracle("order", "Two conflicting accesses are ordered by a stream or an event.", "kvsan.harness.shadow"),
-    Oracle(
-        "numbers", "Every attention output equals a float64 reference within a derived bound.", "kvsan.harness.numbers"
-    ),
-    Oracle("target.crash", "The target does not raise, exit or die.", "kvsan.harness.blame, kvsan.fuzz.deaths"),
-    Oracle("target.hang", "The target returns from every call.", "kvsan.fuzz.deaths"),
-)
-"""The oracles of section 3 of the design that need no class of their own."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -50,7 +24,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List or explain, and return the exit code."""
-    from kvsan.invariants.catalogue import catalogue
+    from kvsan.invariants.catalogue import ORACLES, catalogue
 
     titles = {entry.id: entry.title for entry in catalogue()} | {oracle.id: oracle.statement for oracle in ORACLES}
     if args.id is None:
@@ -67,5 +41,7 @@ def run(args: argparse.Namespace) -> int:
             print(entry.text)
     for oracle in ORACLES:
         if oracle.id == args.id:
-            print(textwrap.fill(f"Implemented in {oracle.where}; docs/ says what it does not see."))
+            print(textwrap.fill(f"Causes: {', '.join(oracle.causes)}."))
+            print("\n" + textwrap.fill(f"Does not see: {oracle.unseen}".replace("``", "")))
+            print("\n" + textwrap.fill(f"Implemented in {oracle.where}."))
     return EXIT_CLEAN

@@ -216,9 +216,17 @@ class Books:
         step.published.append(publication)
 
     def _place(self, unit: int) -> tuple[Expected, int, int]:
-        """Who holds a unit and where; the hash that was put on it must be about that place."""
-        for request in self.requests.values():
-            for group, table in enumerate(request.tables):
-                if unit in table:
-                    return request, group, table.index(unit)
-        raise Violation("hash_content", "no holder", f"unit {unit} was published although no request holds it")
+        """Who holds a unit and where; the hash that was put on it must be about that place.
+
+        Several may hold a block that is being filled; the publisher is one of those who know all its tokens.
+        """
+        places = [
+            (request, group, table.index(unit))
+            for request in self.requests.values()
+            for group, table in enumerate(request.tables)
+            if unit in table
+        ]
+        if not places:
+            raise Violation("hash_content", "no holder", f"unit {unit} was published although no request holds it")
+        size = self.block_size
+        return next((one for one in places if full_blocks(len(one[0].life.tokens), size) > one[2]), places[0])

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kvsan.gpu_kernels.addressing import first_visible, slots_of
+from kvsan.gpu_kernels.addressing import block_of, first_visible, slots_of
 from kvsan.harness.books import Books
 from kvsan.harness.device import LaunchWork, LoadWork, Work
 from kvsan.harness.execution import BoundRow
@@ -127,7 +127,7 @@ class MemoryExecutor:
         """Split ``[start, stop)`` by block, without the blocks that a window has already dropped."""
         size, spans = self.block_size, []
         while start < stop:
-            block = start // size
+            block = block_of(start, size)
             end = min(stop, (block + 1) * size)
             if block >= len(table) or int(table[block]) != self.books.null:
                 spans.append((start, end))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from kvsan.gpu_kernels.addressing import blocks_for
+from kvsan.gpu_kernels.addressing import blocks_for, full_blocks
 from kvsan.harness.books import LOAD
 from kvsan.harness.device import COMPUTE, COPY, LaunchWork, LoadWork, Work
 from kvsan.harness.expectation import Expected, Life, Row
@@ -232,7 +232,8 @@ def _tokens_to_compute(session: Session, request: Expected, n: int, done: int) -
 
 
 def _count_hit(session: Session, request: Expected, hit: int) -> None:
-    full = (len(request.life.tokens) - 1) // session.traits.block_size * session.traits.block_size
+    size = session.traits.block_size
+    full = full_blocks(len(request.life.tokens) - 1, size) * size
     session.counts["full hit" if hit and hit == full else "partial hit" if hit else "no hit"] += 1
 
 

@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from kvsan.gpu_kernels.addressing import block_of, blocks_for, offset_of, slot_of, unit_of
 from kvsan.harness.books import Books
 from kvsan.harness.execution import BoundRow
 from kvsan.harness.expectation import Expected, Life
@@ -53,7 +54,7 @@ class Shadow:
         """Store identities of positions ``[start, stop)`` through the table, block by block."""
         size, table, identity = self.block_size, row.table, row.identity
         while start < stop:
-            block = start // size
+            block = block_of(start, size)
             end = min(stop, (block + 1) * size)
             if block >= len(table):
                 raise Violation(
@@ -64,7 +65,7 @@ class Shadow:
                 raise Violation("provenance", "null write", f"{row.name}@{start} is written into the null unit {unit}")
             if self._relied_on(unit):
                 who = partial(_position, row.name, start)
-                self._check_write(unit, start % size, identity[start:end], row.group, who)
+                self._check_write(unit, offset_of(start, size), identity[start:end], row.group, who)
             slot = unit * size + start - block * size
             self.content[slot : slot + end - start] = identity[start:end]
             self.writer[slot : slot + end - start] = step
@@ -102,7 +103,7 @@ class Shadow:
             return
         at = int(np.flatnonzero(written != expected)[0])
         cause = "published" if whose(0).startswith("the hash") else "shared"
-        unit = slot // self.block_size
+        unit = unit_of(slot, self.block_size)
         raise Violation(
             "foreign_write",
             cause,
@@ -143,8 +144,8 @@ class Shadow:
     def read(self, row: BoundRow) -> None:
         """Compare everything that the row's queries see with what the request expects."""
         size, stop = self.block_size, row.stop
-        first = row.low // size
-        last = (stop + size - 1) // size
+        first = block_of(row.low, size)
+        last = blocks_for(stop, size)
         if last > len(row.table):
             raise Violation(
                 "table_covers", "read", f"{row.name} reads {stop} tokens; its table has {len(row.table)} units"
@@ -159,8 +160,8 @@ class Shadow:
     def _blame(self, row: BoundRow, found: IntArray) -> None:
         at = int(np.flatnonzero(found != row.identity[row.low : row.stop])[0])
         position = row.low + at
-        unit = int(row.table[position // self.block_size])
-        slot = unit * self.block_size + position % self.block_size
+        unit = int(row.table[block_of(position, self.block_size)])
+        slot = slot_of(unit, offset_of(position, self.block_size), self.block_size)
         identity = int(found[at])
         cause = "null unit" if unit == self.books.null else "unwritten" if identity == 0 else "foreign"
         raise Violation(

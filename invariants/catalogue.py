@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvsan.harness.invariant import Invariant
 from kvsan.invariants.append_only import AppendOnly
@@ -45,6 +46,63 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     FreeOrder,
     Quiescence,
 )
+
+
+class Oracle(NamedTuple):
+    """A judgement that is not one of the invariants' classes."""
+
+    id: str
+    statement: str
+    where: str
+    causes: tuple[str, ...]
+    unseen: str
+
+
+ORACLES = (
+    Oracle(
+        "provenance",
+        "Every token that attention reads is the one the request expects there.",
+        "kvsan.harness.shadow",
+        ("foreign", "unwritten", "null unit", "null write"),
+        "slot mappings and positions that an engine computes itself, unless the harness drives that code.",
+    ),
+    Oracle(
+        "foreign_write",
+        "What is written is what every holder of the unit relies on there.",
+        "kvsan.harness.shadow",
+        ("shared", "published", "outside the unit", "outside the pool"),
+        "damage where nobody has computed anything yet; ``provenance`` does if it is read.",
+    ),
+    Oracle(
+        "order",
+        "Two conflicting accesses are ordered by a stream or an event.",
+        "kvsan.harness.device",
+        ("write-write", "write-read", "read-write"),
+        "order that an engine makes by other means than streams, events and what its host has seen complete.",
+    ),
+    Oracle(
+        "numbers",
+        "Every attention output equals a float64 reference within a derived bound.",
+        "kvsan.harness.numbers",
+        ("key-bytes", "value-bytes", "needle", "zero", "random"),
+        "a kernel that fails for other queries or values only, or within the bound of the random query.",
+    ),
+    Oracle(
+        "target.crash",
+        "The target does not raise, exit or die.",
+        "kvsan.harness.blame, kvsan.fuzz.deaths",
+        ("the exception's name", "the signal or exit code of its process"),
+        "errors that the target catches itself.",
+    ),
+    Oracle(
+        "target.hang",
+        "The target returns from every call.",
+        "kvsan.fuzz.deaths",
+        ("silence",),
+        "calls that are slow and come back.",
+    ),
+)
+"""The oracles of section 3 of the design that need no class of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ Mutant: ``full_hit_recomputes_nothing``.
 
 from __future__ import annotations
 
+from kvsan.gpu_kernels.addressing import offset_of
 from kvsan.harness.expectation import Expected
 from kvsan.harness.invariant import Invariant
 
@@ -30,5 +31,5 @@ class HitBounds(Invariant):
             raise self.violated(
                 "nothing left", f"{request.r} has {known} tokens and hits {hit}: none is left to compute"
             )
-        if hit % self.traits.block_size:
+        if offset_of(hit, self.traits.block_size):
             raise self.violated("partial block", f"{request.r} hits {hit} tokens, which are not whole blocks")

@@ -14,6 +14,7 @@ Mutant: ``adapter_id_missing``, ``parent_missing``.
 
 from __future__ import annotations
 
+from kvsan.gpu_kernels.addressing import full_blocks
 from kvsan.harness.blocks import difference
 from kvsan.harness.expectation import Expected
 from kvsan.harness.invariant import Invariant
@@ -29,7 +30,7 @@ class HitContent(Invariant):
         """Judge the hits of a first chunk."""
         if step.hit and step.subject is not None:
             for group, table in enumerate(step.subject.tables):
-                self._judge(step.subject, group, table[: step.hit // self.traits.block_size])
+                self._judge(step.subject, group, table[: full_blocks(step.hit, self.traits.block_size)])
 
     def _judge(self, request: Expected, group: int, units: list[int]) -> None:
         size, publications = self.traits.block_size, self.books.publications

@@ -13,6 +13,7 @@ Mutant: ``salt_missing``.
 
 from __future__ import annotations
 
+from kvsan.gpu_kernels.addressing import full_blocks
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.step import Step
 
@@ -28,7 +29,7 @@ class Tenants(Invariant):
         if not step.hit or request is None:
             return
         for table in request.tables:
-            for block, unit in enumerate(table[: step.hit // self.traits.block_size]):
+            for block, unit in enumerate(table[: full_blocks(step.hit, self.traits.block_size)]):
                 publication = self.books.publications.get(unit)
                 if publication is not None and unit != self.books.null and publication.salt != request.salt:
                     raise self.violated(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kvsan.gpu_kernels.addressing import blocks_for, full_blocks
+from kvsan.gpu_kernels.addressing import block_of, blocks_for, full_blocks, offset_of
 from kvsan.harness.operations import Operation
 from kvsan.harness.target import Admission, Copy, Delta, Effects, PrefixIndex, Request, Result, Traits
 from kvsan.models_under_test.paged.keys import KeyChain
@@ -147,7 +147,7 @@ class PagedManager:
 
     def _shared_partial_block(self, request: PagedRequest, start: int) -> int | None:
         """Block number that the next token would be written into although somebody else holds it too."""
-        block = start // self.block_size
+        block = block_of(start, self.block_size)
         if block < len(request.table) and self.pool.references[request.table[block]] > 1:
             return block
         return None
@@ -173,7 +173,7 @@ class PagedManager:
         old, new = table[block], self.pool.allocate()
         table[block] = new
         row.copied = block, old
-        return (Copy(old, new, 0, start % self.block_size),)
+        return (Copy(old, new, 0, offset_of(start, self.block_size)),)
 
     def _extend(self, request: PagedRequest, fresh: int) -> None:
         for _ in range(fresh):

@@ -72,6 +72,7 @@ def test_two_processes_see_the_same_states(target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.engines
+@pytest.mark.slow
 def test_two_processes_see_the_same_states_of_an_engine(tmp_path: Path) -> None:
     try:
         cache.find("vllm", "0.9.2")

@@ -76,7 +76,7 @@ def test_name_leads_to_the_factory(name: str, qualified: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("user_targets:Manager", "target 'user_targets:Manager': no module user_targets; expected one"),
+        ("absent_targets:Manager", "target 'absent_targets:Manager': no module absent_targets; expected one"),
         ("absent.module:Manager", "no module absent; expected one that Python can import"),
         ("user_package.absent:Manager", "no module user_package.absent; expected"),
         ("user_target.inner:Manager", "no module user_target.inner; expected"),

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kvsan.gpu_kernels.addressing import blocks_for, full_blocks
 from kvsan.harness.target import Group, PrefixIndex
 
 Promise = Callable[[PrefixIndex, int], int]
@@ -50,7 +51,7 @@ class _Kind:
     def _window_run(self, index: PrefixIndex, limit: int, drop: bool) -> int:
         """End of the last run that is long enough; else the run at the front, however short."""
         assert self.window is not None
-        needed = max(1, -(-(self.window - 1) // index.block_size) + drop)
+        needed = max(1, blocks_for(self.window - 1, index.block_size) + drop)
         run = 0
         for block in range(limit - 1, -1, -1):
             run = run + 1 if self.has(index, block) else 0
@@ -64,13 +65,13 @@ def promised_hit(groups: Sequence[Group], eagle: bool, each_gives_back: bool) ->
     kinds = _kinds(groups)
 
     def in_one_pass(index: PrefixIndex, num_tokens: int) -> int:
-        limit = (num_tokens - 1) // index.block_size
+        limit = full_blocks(num_tokens - 1, index.block_size)
         for kind in kinds:
             limit = kind.hit(index, limit, eagle)
         return limit * index.block_size
 
     def by_agreement(index: PrefixIndex, num_tokens: int) -> int:
-        return _agreed(kinds, index, (num_tokens - 1) // index.block_size, eagle) * index.block_size
+        return _agreed(kinds, index, full_blocks(num_tokens - 1, index.block_size), eagle) * index.block_size
 
     if len(kinds) == 1:
         return in_one_pass
