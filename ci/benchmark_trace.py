@@ -95,8 +95,7 @@ def _rename(operation: Operation, suffix: str) -> Operation:
     }
     if isinstance(operation, Submit):
         changes["prompt"] = tuple(
-            ("out", segment[1] + suffix, segment[2]) if segment[0] == "out" else segment  # type: ignore[misc, operator]
-            for segment in operation.prompt
+            ("out", segment[1] + suffix, segment[2]) if segment[0] == "out" else segment for segment in operation.prompt
         )
         changes["engine_id"] = ""
     elif isinstance(operation, Retire):

@@ -36,7 +36,9 @@ SETTINGS = settings(
 )
 
 _CHOICE = st.integers(0, 63)
-_PROMPTS = st.sampled_from([tuple(range(length)) for length in (1, 3, 4, 5, 9)] + [(0, 1, 2, 3, 77), (50, 51, 52, 53, 54)])
+_PROMPTS = st.sampled_from(
+    [tuple(range(length)) for length in (1, 3, 4, 5, 9)] + [(0, 1, 2, 3, 77), (50, 51, 52, 53, 54)]
+)
 
 
 class PlainMachine(RuleBasedStateMachine):

@@ -95,7 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(rows))
     times = [one for row in rows for one in row.shrink_s]
     sizes = [one for row in rows for one in row.decisions]
-    print(f"\nall: shrinking median {1000 * median(times):.0f} ms; operations median {median(sizes):.0f}, max {max(sizes)}")
+    print(
+        f"\nall: shrinking median {1000 * median(times):.0f} ms; operations median {median(sizes):.0f}, max {max(sizes)}"
+    )
     return 0
 
 

@@ -32,7 +32,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "fuzz",
         help="search a target for violations",
         description="Search a KV-cache manager for violations. What is found is shrunk and written to --out at once.",
-        epilog="example: kvsan fuzz --target vllm@0.22.1 --budget 5m --known corpus/known",
+        epilog="example: kvsan fuzz --target vllm@0.22.1 --budget 5m --known corpus/",
     )
     parser.add_argument(
         "--target",

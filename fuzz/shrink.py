@@ -51,8 +51,9 @@ _SMALL_WORLDS = 400
 PLAINER = {
     ("foreign_write", "published"): ("foreign_write", "shared"),
     ("provenance", "foreign"): ("provenance", "unwritten"),
+    ("hit_content", "tokens"): ("hit_content", "not published"),
 }
-"""Who relied on a slot, or what it held before, is circumstance: the plainer kind of violation takes fewer steps."""
+"""Who relied on a slot, or what is in it by now, is circumstance: the plainer kind of violation takes fewer steps."""
 
 Judge = Callable[[Configuration, Operations, int, bool], Replayed]
 """Replays a candidate with a sweep interval, to the session's end or not; UsageError if its target cannot be made."""

@@ -116,7 +116,9 @@ class SmallWorld:
         external = random.choice((0, 1, 2)) if self._external else 0
         lookahead = random.choice((0, 1, 2)) if self._lookahead else 0
         delayed = external > 0 and self._delayed and random.random() < 0.5
-        return Schedule(r, random.choice((1, 1, 2, 3, self._pool_tokens, self._pool_tokens)), lookahead, external, delayed)
+        return Schedule(
+            r, random.choice((1, 1, 2, 3, self._pool_tokens, self._pool_tokens)), lookahead, external, delayed
+        )
 
     def _launch(self) -> Iterator[Operation]:
         random = self._random

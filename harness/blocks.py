@@ -23,9 +23,15 @@ class RequestIndex:
         return (group, identity, self._request.salt) in self._books.contents
 
 
-def difference(publication: Publication, request: Expected) -> str:
-    """Name the key components in which a publication's owner and a request differ."""
+def difference(publication: Publication, request: Expected, block_size: int) -> str:
+    """Name the key components in which a published block and a request's own differ.
+
+    Where the tokens differ the block is another one altogether, and the rest of the key is beside the point.
+    """
     publisher = publication.publisher
+    stop = (publication.block + 1) * block_size
+    if publisher.life.tokens[:stop] != request.life.tokens[:stop]:
+        return "tokens"
     parts = []
     if publication.salt != request.salt:
         parts.append("salt")
@@ -37,7 +43,4 @@ def difference(publication: Publication, request: Expected) -> str:
             parts.append("adapter id")
     if publisher.media != request.media:
         parts.append("media")
-    stop = len(publisher.life.tokens)
-    if publisher.life.tokens != request.life.tokens[:stop] and not parts:
-        parts.append("tokens")
     return " and ".join(parts) or "position"

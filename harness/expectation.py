@@ -26,7 +26,7 @@ class Life:
     the numbers oracle, one dict a group.
     """
 
-    __slots__ = ("alive", "cache", "chain", "executed", "media", "name", "root", "rows", "tokens")
+    __slots__ = ("cache", "chain", "executed", "media", "name", "root", "rows", "tokens")
 
     def __init__(self, name: str, adapter: Adapter | None, media: tuple[Media, ...]) -> None:
         self.name = name
@@ -35,7 +35,6 @@ class Life:
         self.tokens: list[int] = []
         self.chain = empty_chain(64)
         self.rows: list[Row] = []
-        self.alive = True
         self.executed = 0
         self.cache: dict[int, dict[int, object]] = {}
 
@@ -147,7 +146,6 @@ class Expected:
     def restart(self) -> None:
         """Preempted: rows in flight keep the old life, the request starts from its first token."""
         if self.life.rows:
-            self.life.alive = False
             self.life = self.life.copy(self.life.name)
         self.scheduled = self.retired = self.life.executed = 0
         self.planned = len(self.life.tokens)

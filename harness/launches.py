@@ -36,7 +36,7 @@ def cancel(session: Session, operation: Cancel) -> bool:
         request = session.books.requests[name]
         drop_row(session, request, row)
         request.row = None
-        request.scheduled = row.start
+        request.scheduled = row.start - row.external
         if row.samples:
             request.planned -= row.drafts + 1
         if not session.books.view.tables(name)[0]:
@@ -167,8 +167,11 @@ def closing_operations(session: Session) -> Iterator[Operation]:
     for b in list(session.in_flight):
         yield Retire(b)
     if session.batch:
-        yield Launch("closing")
-        yield Retire("closing")
+        b = "closing"
+        while b in session.ids:
+            b += "+"
+        yield Launch(b)
+        yield Retire(b)
     for request, _ in list(session.loads.values()):
         yield Landed(request.r)
     for r in list(session.requests):

@@ -330,7 +330,6 @@ def abort(session: Session, operation: Abort) -> bool:
 
 def _end(session: Session, request: Expected) -> None:
     _leave(session, request)
-    request.life.alive = False
     del session.requests[request.r]
     del session.books.requests[request.name]
 

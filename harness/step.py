@@ -94,6 +94,7 @@ class Step:
             self.trimmed.clear()
             self.published.clear()
             self.withdrawn.clear()
+        if self.copied:  # also if the target did not tell of the table that changed
             self.copied.clear()
         self.subject = None
         self.hit = self.shareable_blocks = 0

@@ -56,7 +56,7 @@ class HashContent(Invariant):
         other = same[0]
         if other.identity != publication.identity:
             raise self.violated(
-                "one key, two contents: " + difference(other, publication.publisher),
+                "one key, two contents: " + difference(other, publication.publisher, self.traits.block_size),
                 f"units {other.unit} and {publication.unit} have one key, for {other.publisher.r} block {other.block} and "
                 f"{publication.publisher.r} block {publication.block}, whose content differs",
             )

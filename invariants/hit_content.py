@@ -44,7 +44,7 @@ class HitContent(Invariant):
             if publication.identity != int(chain[(block + 1) * size - 1]) ^ mask:
                 publisher = publication.publisher
                 raise self.violated(
-                    difference(publication, request),
+                    difference(publication, request, size),
                     f"{request.r} block {block} hits unit {unit}, which holds {publisher.r} block {publication.block} "
                     f"(adapter {publication.adapter}, salt {publication.salt!r}); {request.r} has adapter "
                     f"{request.adapter}, salt {request.salt!r}",

@@ -49,7 +49,9 @@ class _Untagged(KeyChain):
     __slots__ = ()
 
     def root(self, request: PagedRequest) -> Hashable:
-        adapter = request.adapter and request.adapter.name + (f"#{request.adapter.id}" if request.adapter.id != 1 else "")
+        adapter = request.adapter and request.adapter.name + (
+            f"#{request.adapter.id}" if request.adapter.id != 1 else ""
+        )
         return tuple(part for part in (adapter, request.salt) if part)
 
 

@@ -116,5 +116,3 @@ class CopyUnordered(Mutant):
             for effect in super()._copy_on_write(row, block, start)
             if isinstance(effect, Copy)
         ]
-
-

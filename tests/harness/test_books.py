@@ -246,6 +246,12 @@ def test_tables_may_be_any_sequence() -> None:
     assert absorbed(books).added == []
 
 
+def test_a_copy_is_forgotten_before_the_next_step_even_if_no_table_was_told() -> None:
+    step = Step(copied={2: 1})
+    step.clear()
+    assert step.copied == {}
+
+
 # -- a target that keeps no track
 
 

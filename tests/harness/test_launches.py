@@ -174,6 +174,13 @@ def test_the_closing_operations_bring_everything_to_rest() -> None:
     assert done == expected
 
 
+def test_closing_takes_no_name_that_the_trace_has_used() -> None:
+    session = Session(PagedManager(12, 4), INVARIANTS, sweep_every=1)
+    for operation in (PREFILLED[0], Schedule("r1", 4), Launch("closing"), Schedule("r1", 2)):
+        assert session.step(operation)
+    assert list(closing_operations(session))[:3] == [Retire("closing"), Launch("closing+"), Retire("closing+")]
+
+
 @pytest.mark.parametrize("cached", [True, False])
 def test_a_reset_withdraws_every_hash(cached: bool) -> None:
     session = Session(PagedManager(8, 4), INVARIANTS, sweep_every=1)

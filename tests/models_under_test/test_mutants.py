@@ -25,8 +25,6 @@ from kvsan.models_under_test.mutants import MUTANTS, make_target
 
 STEPS = 60_000
 AT_MOST_DECISIONS = 6
-MORE_DECISIONS = {"hits_not_checked_again": 10}
-"""A hit block that is evicted between look-up and allocation and published again needs two more requests."""
 ORACLES_WITHOUT_A_FILE = {"provenance", "foreign_write", "order", "target.crash"}
 
 
@@ -55,12 +53,14 @@ def test_is_killed_by_a_check_that_must_kill_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_minimal_trace_is_short(name: str) -> None:
-    assert weight(found(name).trace.operations)[0] <= MORE_DECISIONS.get(name, AT_MOST_DECISIONS)
+    assert weight(found(name).trace.operations)[0] <= AT_MOST_DECISIONS
 
 
 def violates(finding: Finding, operations: tuple[Operation, ...], sweep_every: int, close: bool) -> bool:
     """Whether operations violate as the finding does."""
-    violation = judge_of(make_target, numbers=False)(finding.trace.configuration, operations, sweep_every, close).violation
+    violation = judge_of(make_target, numbers=False)(
+        finding.trace.configuration, operations, sweep_every, close
+    ).violation
     return violation is not None and violation.kind == finding.kind
 
 

@@ -12,8 +12,6 @@ from kvsan.models_under_test.mutants import MUTANTS
 
 SEEDS = range(10)
 AT_MOST_DECISIONS = 6
-MORE_DECISIONS = {"hits_not_checked_again": 10}
-"""A hit block that is evicted between look-up and allocation and published again needs two more requests."""
 SHRINK_MEDIAN_S = 0.25
 
 pytestmark = pytest.mark.slow
@@ -36,7 +34,7 @@ def test_it_is_seen_by_a_check_that_must_see_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_reproducers_are_short(name: str) -> None:
-    assert max(row(name).decisions) <= MORE_DECISIONS.get(name, AT_MOST_DECISIONS)
+    assert max(row(name).decisions) <= AT_MOST_DECISIONS
 
 
 def test_shrinking_is_fast() -> None:

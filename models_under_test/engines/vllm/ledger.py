@@ -18,7 +18,7 @@ class Ledger:
 
     def __init__(self, pool: Any, num_units: int) -> None:
         self._units: set[int] = set()
-        self._requests: set[str] = set()
+        self._requests: dict[str, None] = {}  # in the order of the calls, whatever the process hashes strings to
         self._all_units = range(num_units)
         self._get, self._touch, self._free = pool.get_new_blocks, pool.touch, pool.free_blocks
         self._cache, self._reset = pool.cache_full_blocks, pool.reset_prefix_cache
@@ -30,12 +30,12 @@ class Ledger:
 
     def request(self, name: str) -> None:
         """Note that a call was about this request."""
-        self._requests.add(name)
+        self._requests[name] = None
 
     def read(self) -> Delta:
         """Return what was noted, and begin anew."""
-        delta = Delta(self._requests, self._units)
-        self._requests, self._units = set(), set()
+        delta = Delta(self._requests.keys(), self._units)
+        self._requests, self._units = {}, set()
         return delta
 
     def _noted_get(self, num_blocks: int) -> Any:
