@@ -52,6 +52,7 @@ PLAINER = {
     ("foreign_write", "published"): ("foreign_write", "shared"),
     ("provenance", "foreign"): ("provenance", "unwritten"),
     ("hit_content", "tokens"): ("hit_content", "not published"),
+    ("hash_content", "one key, two contents: tokens"): ("hash_content", "not computed"),
 }
 """Who relied on a slot, or what is in it by now, is circumstance: the plainer kind of violation takes fewer steps."""
 

@@ -218,7 +218,8 @@ class Books:
     def _place(self, unit: int) -> tuple[Expected, int, int]:
         """Who holds a unit and where; the hash that was put on it must be about that place.
 
-        Several may hold a block that is being filled; the publisher is one of those who know all its tokens.
+        Several may hold a block while it is being filled: the publisher is one who has computed all of it, or else one
+        who knows all its tokens.
         """
         places = [
             (request, group, table.index(unit))
@@ -228,5 +229,9 @@ class Books:
         ]
         if not places:
             raise Violation("hash_content", "no holder", f"unit {unit} was published although no request holds it")
-        size = self.block_size
-        return next((one for one in places if full_blocks(len(one[0].life.tokens), size) > one[2]), places[0])
+        return max(places, key=self._claim)
+
+    def _claim(self, place: tuple[Expected, int, int]) -> int:
+        request, _, block = place
+        computed, known = request.life.executed, len(request.life.tokens)
+        return sum(full_blocks(tokens, self.block_size) > block for tokens in (computed, known))
