@@ -19,7 +19,7 @@ from kvsan.gpu_kernels.addressing import block_of, blocks_for, offset_of, slot_o
 from kvsan.harness.books import Books
 from kvsan.harness.execution import BoundRow
 from kvsan.harness.expectation import Expected, Life
-from kvsan.harness.target import IntArray
+from kvsan.harness.target import Address, IntArray
 from kvsan.harness.verdict import Violation
 
 Namer = Callable[[int, int], str]
@@ -108,7 +108,7 @@ class Shadow:
             "foreign_write",
             cause,
             f"{who(at)} is written into slot {slot + at} (unit {unit}), where {whose(at)} is relied on",
-            (self.tell(slot + at, group),),
+            (self.tell(slot + at, group), f"slot {slot + at} is {self.address(slot + at, group)}"),
         )
 
     def settle(self) -> None:
@@ -169,8 +169,12 @@ class Shadow:
             cause,
             f"{row.name} reads position {position} from slot {slot} (unit {unit}), which holds "
             f"{self.namer(identity, row.group)}; expected {row.name}@{position}",
-            (self.tell(slot, row.group),),
+            (self.tell(slot, row.group), f"slot {slot} is {self.address(slot, row.group)}"),
         )
+
+    def address(self, slot: int, group: int) -> Address:
+        """Return where a slot is."""
+        return Address(unit_of(slot, self.block_size), offset_of(slot, self.block_size), group)
 
     def tell(self, slot: int, group: int) -> str:
         """One line about who wrote a slot last."""

@@ -34,7 +34,7 @@ class Request:
 
 
 class Address(NamedTuple):
-    """Where bytes live. Tiers, shards and pools add values here and change nothing else."""
+    """Where one token's bytes live. Tiers, shards and pools add values here and change nothing else."""
 
     unit: int
     offset: int = 0
@@ -42,6 +42,13 @@ class Address(NamedTuple):
     pool: str = "p0"
     tier: str = "device"
     rank: int = 0
+
+    def __str__(self) -> str:
+        """Name what is not the plain case, and always unit, offset and group."""
+        plain = Address(self.unit)
+        rest = [f"{name} {getattr(self, name)}" for name in ("pool", "tier", "rank")
+                if getattr(self, name) != getattr(plain, name)]  # fmt: skip
+        return ", ".join([f"unit {self.unit}, offset {self.offset}, group {self.group}", *rest])
 
 
 class Copy(NamedTuple):

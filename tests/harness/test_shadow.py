@@ -48,7 +48,7 @@ def test_a_foreign_read_names_both_requests_and_the_writer() -> None:
     found = violation_of(HitsAnything(8, 4), *prefill("r1", 0, 4, "b1"), *second)
     assert found.kind == ("provenance", "foreign")
     assert found.message == "r2 reads position 0 from slot 4 (unit 1), which holds r1@0; expected r2@0"
-    assert found.lineage == ("slot 4 was last written by operation 2 with r1@0",)
+    assert found.lineage == ("slot 4 was last written by operation 2 with r1@0", "slot 4 is unit 1, offset 0, group 0")
 
 
 class ZeroesItsTable(PagedManager):
@@ -63,7 +63,7 @@ def test_a_read_of_a_zeroed_slot_names_who_zeroed_it() -> None:
     decode = [Schedule("r1", 1), Launch("b2"), Retire("b2")]
     found = violation_of(ZeroesItsTable(8, 4), *prefill("r1", 0, 2, "b1"), *decode)
     assert found.kind == ("provenance", "unwritten")
-    assert found.lineage == ("slot 4 was zeroed by operation 5",)
+    assert found.lineage[0] == "slot 4 was zeroed by operation 5"
 
 
 class TakesFreshForCached(PagedManager):
@@ -79,7 +79,7 @@ class TakesFreshForCached(PagedManager):
 def test_a_read_of_what_nobody_wrote_says_so() -> None:
     found = violation_of(TakesFreshForCached(8, 4), *prefill("r1", 0, 6, "b1"))
     assert found.kind == ("provenance", "unwritten")
-    assert found.lineage == ("slot 4 was never written",)
+    assert found.lineage[0] == "slot 4 was never written"
 
 
 class ForgetsABlock(PagedManager):
@@ -130,7 +130,7 @@ def test_a_write_into_a_slot_that_a_sibling_relies_on_is_found_when_done() -> No
     found = violation_of(NoCopyOnWrite(8, 4), *prefill("r1", 0, 6, "b1"), *equal, *parent, *child)
     assert found.kind == ("foreign_write", "shared")
     assert found.message == "r2@7 is written into slot 11 (unit 2), where r1@7 is relied on"
-    assert found.lineage == ("slot 11 was last written by operation 10 with r1@7",)
+    assert found.lineage[0] == "slot 11 was last written by operation 10 with r1@7"
 
 
 def test_a_shared_block_may_be_filled_with_equal_content() -> None:
@@ -165,7 +165,7 @@ def test_a_write_into_a_block_that_is_findable_by_its_hash_is_found_when_done() 
     found = violation_of(Silent(2, 4), *prefill("r1", 0, 4, "b1"), Finish("r1"), *prefill("r2", 1, 4, "b2"))
     assert found.kind == ("foreign_write", "published")
     assert "where the hash of r1@0 is relied on" in found.message
-    assert found.lineage == ("slot 4 was last written by operation 2 with r1@0",)
+    assert found.lineage[0] == "slot 4 was last written by operation 2 with r1@0"
 
 
 class TakesNullUnit(PagedManager):
