@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from kvsan.fuzz.known import KnownFindings
 from kvsan.fuzz.profiles import DEFAULT
-from kvsan.fuzz.replay import TargetFactory, replay
+from kvsan.fuzz.replay import replay
 from kvsan.fuzz.search import Reporter, Search, SearchSettings
 from kvsan.harness.clock import now_s
 from kvsan.harness.configuration import Configuration
-from kvsan.harness.registry import resolve
+from kvsan.harness.registry import TargetFactory, resolve
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding
 

@@ -22,11 +22,12 @@ from kvsan.fuzz import wire
 from kvsan.fuzz.deaths import Death, Watch, die_with_parent
 from kvsan.fuzz.journal import RunWritten, SharedJournal, WritingJournal, read_written
 from kvsan.fuzz.known import KnownFindings
-from kvsan.fuzz.replay import Replayed, TargetFactory, open_session, run
+from kvsan.fuzz.replay import Replayed, open_session, run
 from kvsan.fuzz.search import Reporter, Search, SearchSettings
 from kvsan.fuzz.shrink import Judge, NotRepeated, Operations, Shrinker
 from kvsan.harness.clock import now_s
 from kvsan.harness.configuration import Configuration
+from kvsan.harness.registry import TargetFactory
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, HarnessError, UsageError, Violation
 

@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from kvsan.fuzz import findings
 from kvsan.fuzz.profiles import DEFAULT, Profile, small_scope
-from kvsan.fuzz.replay import TargetFactory, open_session
+from kvsan.fuzz.replay import open_session
 from kvsan.fuzz.shrink import shrink
 from kvsan.harness.configuration import Configuration
 from kvsan.harness.operations import (
@@ -49,7 +49,7 @@ from kvsan.harness.operations import (
     Segment,
     Submit,
 )
-from kvsan.harness.registry import resolve
+from kvsan.harness.registry import TargetFactory, resolve
 from kvsan.harness.session import Session
 from kvsan.harness.story import story
 from kvsan.harness.trace import Trace

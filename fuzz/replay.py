@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvsan.fuzz.journal import Journal
@@ -12,14 +12,13 @@ from kvsan.harness.fingerprint import Fingerprint
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.numbers import Numbers
 from kvsan.harness.operations import Operation
+from kvsan.harness.registry import TargetFactory
 from kvsan.harness.session import Session
 from kvsan.harness.story import owners
 from kvsan.harness.target import Target, Traits
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import HarnessError, UsageError, Violation
 from kvsan.invariants import INVARIANTS
-
-TargetFactory = Callable[[Configuration], Target]
 
 
 @dataclass(slots=True)

@@ -14,11 +14,12 @@ from kvsan.fuzz.generate import Generator, draw_features
 from kvsan.fuzz.journal import Journal
 from kvsan.fuzz.known import Known, KnownFindings
 from kvsan.fuzz.profiles import Profile, small_scope
-from kvsan.fuzz.replay import TargetFactory, open_session
+from kvsan.fuzz.replay import open_session
 from kvsan.fuzz.shrink import Judge, NotRepeated, Shrinker, judge_of
 from kvsan.harness.clock import now_s
 from kvsan.harness.configuration import Configuration
 from kvsan.harness.operations import OPERATIONS, Operation
+from kvsan.harness.registry import TargetFactory
 from kvsan.harness.session import Session, sweep_interval
 from kvsan.harness.target import Traits
 from kvsan.harness.trace import Trace

@@ -22,7 +22,7 @@ from itertools import islice
 from random import Random
 
 from kvsan.fuzz.journal import Journal
-from kvsan.fuzz.replay import Replayed, TargetFactory, open_session, run
+from kvsan.fuzz.replay import Replayed, open_session, run
 from kvsan.fuzz.simplify import (
     cache_resets,
     ids_of,
@@ -39,6 +39,7 @@ from kvsan.fuzz.simplify import (
 from kvsan.fuzz.small_world import SmallWorld
 from kvsan.harness.configuration import Configuration
 from kvsan.harness.operations import Advance, Launch, Operation, Retire, Submit
+from kvsan.harness.registry import TargetFactory
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, HarnessError, UsageError, Violation
 

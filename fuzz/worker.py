@@ -24,11 +24,11 @@ from kvsan.fuzz.forked import exit_code, repeat_run, shrink_in_children
 from kvsan.fuzz.journal import IDLE, SHRINKING, STARTING, SharedJournal
 from kvsan.fuzz.known import KnownFindings, load_known
 from kvsan.fuzz.profiles import DEFAULT
-from kvsan.fuzz.replay import TargetFactory, replay
+from kvsan.fuzz.replay import replay
 from kvsan.fuzz.search import Reporter, Search, SearchSettings, SearchSummary, as_found
 from kvsan.fuzz.shrink import Shrinker, judge_of
 from kvsan.harness.configuration import Configuration
-from kvsan.harness.registry import resolve
+from kvsan.harness.registry import TargetFactory, resolve
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, HarnessError, UsageError, Violation
 from kvsan.models_under_test.paged import make_target

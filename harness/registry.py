@@ -12,11 +12,15 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
-from kvsan.harness.target import TargetFactory
+from kvsan.harness.configuration import Configuration
+from kvsan.harness.target import Target
 from kvsan.harness.trace_format import shown
 from kvsan.harness.verdict import UsageError
+
+TargetFactory = Callable[[Configuration], Target]
 
 GROUP = "kvsan.targets"
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -272,6 +272,3 @@ class Target(Protocol):
 
     def delta(self) -> Delta | None:
         """What changed since the last call; None if the target does not keep track."""
-
-
-TargetFactory = Callable[..., Any]
