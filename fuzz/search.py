@@ -182,7 +182,7 @@ class Search:
             if not settings.drawn or error.__cause__ is None:
                 raise
             drawn = ", ".join(f"{size}={getattr(configuration, size)}" for size in sorted(settings.drawn))
-            raise UsageError(f"{error} ({drawn} was drawn; give the size to keep it)") from error
+            raise UsageError(f"{error} (this run drew {drawn})") from error
 
     def _draw_configuration(self, random: Random, profile: Profile) -> Configuration:
         configuration, drawn = self._settings.configuration, self._settings.drawn

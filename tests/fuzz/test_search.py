@@ -102,7 +102,7 @@ def test_a_size_that_a_target_does_not_take_is_bad_input_and_says_that_it_was_dr
     def factory(_configuration: Configuration) -> PagedManager:
         raise ValueError("no such pool")
 
-    with pytest.raises(UsageError, match=r"no such pool .*num_units=\d+ was drawn"):
+    with pytest.raises(UsageError, match=r"no such pool .*this run drew .*num_units=\d+"):
         Search(factory, settings(), KnownFindings(), Reporter()).run()
 
 
