@@ -16,7 +16,7 @@ from kvsan.gpu_kernels.addressing import full_blocks
 from kvsan.harness.expectation import Expected
 from kvsan.harness.identity import group_mask
 from kvsan.harness.step import Added, Publication, Replaced, Step, Trimmed
-from kvsan.harness.target import Target
+from kvsan.harness.target import IntArray, Target
 from kvsan.harness.verdict import Violation
 
 Tables = list[list[int]]
@@ -28,9 +28,9 @@ LOAD = "load of "
 class Books:
     """Account of one session.
 
-    ``freed_at`` numbers units in the order in which they became free, by these books; what one step frees has one number if
-    the target does not say in which order its requests changed. ``queue`` is the target's free queue
-    as the last sweep found it, int64 in eviction order.
+    ``freed_at`` numbers units in the order in which they became free, by these books; ``freed_in`` is the step in which
+    they did, and ``freed_by`` numbers what was freed in one piece, a table or the end of one: only within a piece does
+    the order of one step count. ``queue`` is the target's free queue as the last sweep found it, int64 in eviction order.
     """
 
     def __init__(self, target: Target) -> None:
@@ -47,24 +47,32 @@ class Books:
         self.parked: dict[str, list[Tables]] = {}
         self.publications: dict[int, Publication] = {}
         self.contents: dict[tuple[int, int, str], list[int]] = {}
-        self.freed_at = array("q", np.arange(traits.num_units, dtype=np.int64).tobytes())
+        self.freed_at = array("q", self._first_order().tobytes())
+        self.freed_in, self.freed_by = array("q", bytes(8 * traits.num_units)), array("q", bytes(8 * traits.num_units))
         self.clock = traits.num_units
-        self._told = True
+        self.step = self.pieces = 0
         self.masks = [group_mask(group) for group in range(len(traits.groups))]
         self.queue = np.empty(0, np.int64)
         self.all_units = range(traits.num_units)
+
+    def _first_order(self) -> IntArray:
+        """Order of the units before the first of them is used: that of the free queue, where an order is promised."""
+        order = np.arange(self.num_units, dtype=np.int64)
+        if self.traits.free_order == "lru":
+            queue = np.asarray(self.view.free_queue(), np.int64)
+            order[queue] = np.arange(len(queue))
+        return order
 
     # -- a step
 
     def absorb(self, step: Step) -> None:
         """Take in what the target says has changed."""
+        self.step += 1
         delta = self.target.delta()
         if delta is None:
             for request in self.requests.values():
                 self._compare(step, request)
             units: Iterable[int] = self.all_units
-            step.told = self._told = False
-            self.clock += 1
         else:
             for name in delta.requests:
                 known = self.requests.get(name)
@@ -129,6 +137,7 @@ class Books:
     def remove(self, units: Iterable[int]) -> None:
         """Count one holder less for each unit, in the order in which they are given back."""
         holders, null = self.holders, self.null
+        self.pieces += 1
         for unit in units:
             if unit == null:
                 continue
@@ -136,8 +145,8 @@ class Books:
             holders[unit] = left
             if left == 0:
                 self.held -= 1
-                self.freed_at[unit] = self.clock
-                self.clock += self._told
+                self.clock += 1
+                self.freed_at[unit], self.freed_in[unit], self.freed_by[unit] = self.clock, self.step, self.pieces
 
     def release(self, tables: Tables) -> None:
         """Give whole tables back, each from its end."""
@@ -201,7 +210,7 @@ class Books:
         step.withdrawn.append(publication)
 
     def _publish(self, step: Step, unit: int, key: Hashable) -> None:
-        request, group, block = self._place(unit)
+        request, group, block = self._place(step, unit)
         size = self.block_size
         if full_blocks(len(request.life.tokens), size) <= block:
             raise Violation(
@@ -215,16 +224,17 @@ class Books:
         self.contents.setdefault((group, identity, request.salt), []).append(unit)
         step.published.append(publication)
 
-    def _place(self, unit: int) -> tuple[Expected, int, int]:
+    def _place(self, step: Step, unit: int) -> tuple[Expected, int, int]:
         """Who holds a unit and where; the hash that was put on it must be about that place.
 
         Several may hold a block while it is being filled: the publisher is one who has computed all of it, or else one
-        who knows all its tokens.
+        who knows all its tokens. A request may publish its blocks as it ends (SGLang's cache_finished_req).
         """
+        holders = [(request, request.tables) for request in self.requests.values()]
         places = [
             (request, group, table.index(unit))
-            for request in self.requests.values()
-            for group, table in enumerate(request.tables)
+            for request, tables in (*holders, *step.ended)
+            for group, table in enumerate(tables)
             if unit in table
         ]
         if not places:

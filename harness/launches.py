@@ -60,15 +60,15 @@ def launch(session: Session, operation: Launch) -> bool:
         request.row = None
         row.launch = b
         _snapshot(session, request, row)
-        if row.external:
-            load = LoadWork(row.life, row.tables, row.start - row.external, row.start)
-            loads.append(enqueue_load(session, load).clock)
         if row.effects:
             enqueue_effects(session, row.effects)
             if session.traits.deferred_free:
                 session.books.parked.setdefault(b, []).append([copy_sources(row.effects)])
             else:
                 session.books.remove(copy_sources(row.effects))
+        if row.external:
+            load = LoadWork(row.life, row.tables, row.start - row.external, row.start)
+            loads.append(enqueue_load(session, load).clock)
         row.life.rows.append(row)
         rows.append(row)
     session.batch = {}

@@ -22,6 +22,7 @@ from kvsan.harness.operations import (
     Schedule,
     Submit,
 )
+from kvsan.harness.step import Ended
 from kvsan.harness.target import Admission, Copy, Effects, Request, RequestState
 from kvsan.harness.verdict import UsageError, Violation
 
@@ -196,17 +197,17 @@ def schedule(session: Session, operation: Schedule) -> bool:
         facts.hit = request.retired = request.life.executed = admission.hit
     facts.shareable_blocks = blocks_for(admission.hit, session.traits.block_size)
     start = admission.hit + external if first else request.scheduled
+    check_effects(session, admission.effects)
+    if delayed:  # what is zeroed is zeroed before the load writes it
+        enqueue_effects(session, admission.effects)
     _admit(session, request, start, n, external, delayed)
-    _expect_copies(session, request.row, admission.effects)
+    if request.row is not None:
+        _expect_copies(session, request.row, admission.effects)
     return True
 
 
-def _expect_copies(session: Session, row: Row | None, effects: Effects) -> None:
+def _expect_copies(session: Session, row: Row, effects: Effects) -> None:
     """Effects go to the device with the row's launch; until then copies hold their sources."""
-    check_effects(session, effects)
-    if row is None:
-        enqueue_effects(session, effects)
-        return
     row.effects = effects
     for effect in effects:
         if isinstance(effect, Copy):
@@ -361,7 +362,7 @@ def _leave(session: Session, request: Expected) -> None:
         request.loading = None
     elif session.traits.deferred_free:
         work = _last_launch(request)
-    session.step_facts.ended.append(request)
+    session.step_facts.ended.append(Ended(request, request.tables))
     session.books.give_back(request, work)
 
 

@@ -15,10 +15,11 @@ from functools import partial
 
 import numpy as np
 
-from kvsan.gpu_kernels.addressing import block_of, blocks_for, offset_of, slot_of, unit_of
+from kvsan.gpu_kernels.addressing import block_of, blocks_for, full_blocks, offset_of, slot_of, unit_of
 from kvsan.harness.books import Books
 from kvsan.harness.execution import BoundRow
 from kvsan.harness.expectation import Expected, Life
+from kvsan.harness.step import Replaced
 from kvsan.harness.target import Address, IntArray
 from kvsan.harness.verdict import Violation
 
@@ -123,6 +124,12 @@ class Shadow:
         size = self.block_size
         expected = request.life.chain[block * size : (block + 1) * size] ^ self.books.masks[group]
         return bool(np.array_equal(self.blocks[unit], expected))
+
+    def replaces(self, replaced: Replaced) -> bool:
+        """Whether a table entry's new unit holds all that the old one stands for: a full block of known tokens."""
+        request, block = replaced.request, replaced.block
+        known = full_blocks(len(request.life.tokens), self.block_size)
+        return block < known and self.holds(replaced.new, request, block, replaced.group)
 
     def copy(self, source: int, destination: int, start: int, stop: int) -> None:
         """Copy slots with their lineage."""

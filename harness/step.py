@@ -39,6 +39,13 @@ class Trimmed(NamedTuple):
     length_before: int
 
 
+class Ended(NamedTuple):
+    """A request finished, was aborted or preempted; ``tables`` are those that it had."""
+
+    request: Expected
+    tables: list[list[int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Publication:
     """A hash on a unit: the key, and the content and tenant that its publisher gave it.
@@ -60,17 +67,16 @@ class Publication:
 class Step:
     """Facts of the current step; one object, cleared before each.
 
-    ``told``: ``units`` are those that the target says it touched; otherwise it keeps no track, and they are all.
+    ``units`` are those that the target says it touched, or all, if it keeps no track.
     """
 
     index: int = 0
     operation: Operation | None = None
     subject: Expected | None = None
     refused: bool = False
-    told: bool = True
     hit: int = 0
     shareable_blocks: int = 0
-    ended: list[Expected] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
     units: list[int] = field(default_factory=list)
     added: list[Added] = field(default_factory=list)
     replaced: list[Replaced] = field(default_factory=list)

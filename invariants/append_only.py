@@ -1,7 +1,8 @@
 """A visible table entry stays.
 
-Statement: an entry of a table changes only if the new unit was given the old one's content (copy on write), or if the
-window has passed it and it becomes null; a table loses only entries behind the scheduled tokens.
+Statement: an entry of a table changes only if the new unit was given the old one's content (copy on write) or holds the
+same full block already (equal blocks are merged), or if the window has passed it and it becomes null; a table loses only
+entries behind the scheduled tokens.
 
 Why: kernels of earlier launches, and everybody who copied the table, go on reading the old unit.
 
@@ -28,7 +29,8 @@ class AppendOnly(Invariant):
     def after_step(self, step: Step) -> None:
         """Check what was replaced and trimmed."""
         for replaced in step.replaced:
-            if not (step.copied.get(replaced.new) == replaced.old or self._passed(replaced)):
+            copied = step.copied.get(replaced.new) == replaced.old
+            if not (copied or self._passed(replaced) or self.shadow.replaces(replaced)):
                 window = self.traits.groups[replaced.group].window
                 dropped = window is not None and replaced.new == self.books.null
                 raise self.violated(

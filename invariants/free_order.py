@@ -18,6 +18,7 @@ import numpy as np
 
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.step import Step
+from kvsan.harness.target import IntArray
 
 
 class FreeOrder(Invariant):
@@ -33,25 +34,38 @@ class FreeOrder(Invariant):
         """Check the units that left the queue by allocation."""
         if not step.added and not step.replaced:
             return
-        freed_at, shareable = self.books.freed_at, step.shareable_blocks
+        shareable = step.shareable_blocks
         taken = [added.unit for added in step.added if added.holders == 0 and added.block >= shareable]
-        taken += [replaced.new for replaced in step.replaced]
+        taken += [replaced.new for replaced in step.replaced if replaced.new in step.copied]
         front = self.view.free_front()
         if front is None:
             return
         for unit in taken:
-            if freed_at[unit] > freed_at[front]:
+            if self._later(unit, front):
                 raise self.violated(
                     "order", f"unit {unit} was given out although unit {front} had been free for longer"
                 )
 
+    def _later(self, unit: int, other: int) -> bool:
+        """Whether a unit became free after another. Two pieces that one step freed are in no promised order."""
+        books = self.books
+        if books.freed_in[unit] != books.freed_in[other]:
+            return books.freed_in[unit] > books.freed_in[other]
+        return books.freed_by[unit] == books.freed_by[other] and books.freed_at[unit] > books.freed_at[other]
+
     def sweep(self) -> None:
-        """Check that the whole queue is sorted."""
-        queue = self.books.queue
-        times = np.frombuffer(self.books.freed_at, np.int64)[queue]
-        unsorted = np.flatnonzero(times[1:] < times[:-1])
+        """Check that the whole queue is sorted: by step, and within a step each piece for itself."""
+        books, queue = self.books, self.books.queue
+        times = np.frombuffer(books.freed_at, np.int64)[queue]
+        if (times[1:] > times[:-1]).all():
+            return
+        steps, pieces = np.frombuffer(books.freed_in, np.int64)[queue], np.frombuffer(books.freed_by, np.int64)[queue]
+        self._tell(queue, np.flatnonzero(steps[1:] < steps[:-1]))
+        by_piece = np.lexsort((np.arange(len(queue)), pieces, steps))
+        together = np.diff(pieces[by_piece]) == 0
+        self._tell(queue[by_piece], np.flatnonzero(together & (np.diff(times[by_piece]) < 0)))
+
+    def _tell(self, queue: IntArray, unsorted: IntArray) -> None:
         if len(unsorted):
-            first = int(unsorted[0])
-            raise self.violated(
-                "order", f"unit {int(queue[first])} stands before unit {int(queue[first + 1])}, which was freed earlier"
-            )
+            first, second = (int(unit) for unit in queue[unsorted[0] : unsorted[0] + 2])
+            raise self.violated("order", f"unit {first} stands before unit {second}, which was freed earlier")

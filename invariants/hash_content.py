@@ -39,7 +39,7 @@ class HashContent(Invariant):
         for publication in step.withdrawn:
             self._forget(publication)
         for publication in step.published:
-            self._judge(publication)
+            self._judge(publication, any(ended.request is publication.publisher for ended in step.ended))
         if self.shadow.unwritten:
             self._writers_left()
 
@@ -50,7 +50,7 @@ class HashContent(Invariant):
         if not same:
             del self._by_key[publication.key]
 
-    def _judge(self, publication: Publication) -> None:
+    def _judge(self, publication: Publication, ended: bool) -> None:
         same = self._by_key.setdefault(publication.key, [])
         same.append(publication)
         other = same[0]
@@ -62,9 +62,10 @@ class HashContent(Invariant):
             )
         unit, request = publication.unit, publication.publisher
         computed = request.life.executed >= (publication.block + 1) * self.traits.block_size
-        if not computed and self.traits.publish != "retire":
+        holds = self.shadow.holds(unit, request, publication.block, publication.group)
+        if not computed and self.traits.publish != "retire" and not (ended and holds):
             self.shadow.unwritten[unit] = request.life
-        elif not self.shadow.holds(unit, request, publication.block, publication.group):
+        elif not holds:
             raise self.violated(
                 "not computed",
                 f"unit {unit} is published for {request.r} block {publication.block}, which is not computed",

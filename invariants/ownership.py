@@ -1,7 +1,7 @@
 """A unit has one owner unless it is shared on purpose.
 
-Statement: a unit that enters a table comes from the free queue, unless it is a prefix hit or a fork's; and within one
-request no unit stands in two places, of one cache group or of two.
+Statement: a unit that enters a table comes from the free queue, unless it is a prefix hit, a fork's, or the equal of the
+full block whose place it takes; and within one request no unit stands in two places, of one cache group or of two.
 
 Why: two owners write one page, and each reads the other's keys and values.
 
@@ -31,7 +31,7 @@ class Ownership(Invariant):
                 self._check(added, step.shareable_blocks)
         for replaced in step.replaced:
             unit = replaced.new
-            if unit != self.books.null and self.books.holders[unit] > 1:
+            if unit != self.books.null and self.books.holders[unit] > 1 and not self.shadow.replaces(replaced):
                 raise self.violated("replaced", f"{self._places(unit)} after a table entry was replaced")
 
     def _check(self, added: Added, shareable: int) -> None:

@@ -35,12 +35,18 @@ class RefusalAtomic(Invariant):
             raise self.violated(
                 "table", f"{r} was refused, but unit {step.added[0].unit} entered {step.added[0].request.r}"
             )
-        units = step.units if step.told else ()  # without a delta, ``ref_counts`` and ``hash_map`` judge the units
+        units = [unit for unit in step.units if self._changed(unit)]
         if self.traits.atomic_refusal and (units or step.withdrawn or step.replaced or step.trimmed):
             what = f"units {sorted(set(units))}" if units else "a hash" if step.withdrawn else "a table"
             raise self.violated("touched", f"{r} was refused, but {what} changed")
         if self.traits.judge_admission:
             self._judge_need(step)
+
+    def _changed(self, unit: int) -> bool:
+        """Whether a unit is counted or queued otherwise than the tables say; a delta may name units that stayed."""
+        held, null = self.books.holders[unit], self.books.null
+        counted = self.view.ref_count(unit) if self.traits.counts_references else held
+        return unit != null and (counted != held or self.view.is_free(unit) == (held > 0))
 
     def _judge_need(self, step: Step) -> None:
         """An upper bound of what the request can need: no hit, and one copy on write."""

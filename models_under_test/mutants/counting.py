@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvsan.harness.target import Admission
 from kvsan.models_under_test.mutants.base import Mutant
 from kvsan.models_under_test.paged.pool import BlockPool
 from kvsan.models_under_test.paged.request import PagedRequest
@@ -81,3 +82,20 @@ class AbortForgetsLastBlock(Mutant):
         if name not in self.batch and request.table:
             request.table = request.table[:-1]
         super().abort(name)
+
+
+class ProgressLostOnRefusal(Mutant):
+    """The scheduled count is state of one step: when an allocation fails, it falls back to what has been retired.
+
+    Reports: vLLM 18631.
+    """
+
+    name = "progress_lost_on_refusal"
+    killed_by = ("table_covers", "append_only", "ownership", "foreign_write", "provenance")
+
+    def schedule(self, name: str, n: int, lookahead: int, external: int, delayed: bool) -> Admission | None:
+        """Get blocks; a refusal forgets the steps in flight."""
+        admission = super().schedule(name, n, lookahead, external, delayed)
+        if admission is None:
+            self.requests[name].scheduled = self.requests[name].retired
+        return admission

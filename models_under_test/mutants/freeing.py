@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvsan.gpu_kernels.addressing import full_blocks
 from kvsan.models_under_test.mutants.base import Mutant
 from kvsan.models_under_test.paged.pool import BlockPool
 from kvsan.models_under_test.paged.request import PagedRequest
@@ -71,3 +72,36 @@ class FreeOrderReversed(Mutant):
 
     def _release(self, table: list[int]) -> None:
         super()._release(table[::-1])
+
+
+class ParkedWithTheOldest(Mutant):
+    """A table that two launches use is freed when the first of them has retired.
+
+    Reports: vLLM 45357, 52360 in kind.
+    """
+
+    name = "parked_with_the_oldest"
+    killed_by = ("free_iff_unreferenced", "ref_counts")
+
+    def _give_back(self, request: PagedRequest) -> None:
+        del request.launches[1:]
+        super()._give_back(request)
+
+
+class DuplicateFreedInTable(Mutant):
+    """A block whose content is in the cache already is freed as a duplicate; the request's table goes on naming it.
+
+    Reports: SGLang 31486, mini-SGLang 142.
+    """
+
+    name = "duplicate_freed_in_table"
+    killed_by = ("ref_counts", "free_iff_unreferenced")
+
+    def _publish(self, request: PagedRequest) -> None:
+        full = full_blocks(self._publishable(request), self.block_size)
+        keys = self.keys.upto(request, full)
+        for block in range(request.published, full):
+            unit = request.table[block]
+            if self.pool.keys[unit] is None and self.pool.find(keys[block]) is not None:
+                self.pool.release(unit)
+        super()._publish(request)

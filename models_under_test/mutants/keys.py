@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from kvsan.gpu_kernels.addressing import full_blocks
+from kvsan.harness.operations import token_id
 from kvsan.models_under_test.mutants.base import Mutant
 from kvsan.models_under_test.paged.keys import KeyChain
 from kvsan.models_under_test.paged.request import PagedRequest
@@ -100,3 +102,22 @@ class ParentMissing(Mutant):
     name = "parent_missing"
     killed_by = ("hash_content", "hit_content", "ownership")
     keys_type = _NoParent
+
+
+class HashedBeforeSampled(Mutant):
+    """A block is hashed with the drafts in it, and not again when other tokens were sampled: hashes are only appended.
+
+    Reports: vLLM 49449 (tokens replaced in an already hashed block).
+    """
+
+    name = "hashed_before_sampled"
+    killed_by = ("hash_content", "hit_content", "lost_hits", "ownership")
+
+    def launch(self, b: str) -> None:
+        """Put the batch on the device, and hash ahead."""
+        for row in self.batch.values():
+            request, known = row.request, len(row.request.tokens)
+            request.tokens.extend(token_id(0, position) for position in range(known, request.scheduled))
+            self.keys.upto(request, full_blocks(request.scheduled, self.block_size))
+            del request.tokens[known:]
+        super().launch(b)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from kvsan.gpu_kernels.addressing import full_blocks
 from kvsan.harness.target import Admission, Result
 from kvsan.models_under_test.mutants.base import Mutant
+from kvsan.models_under_test.paged.manager import _Row
 from kvsan.models_under_test.paged.pool import BlockPool
 from kvsan.models_under_test.paged.request import PagedRequest
 
@@ -172,3 +173,38 @@ class HitsNotCheckedAgain(Mutant):
 
     def _pending_hits(self, request: PagedRequest) -> list[int]:
         return request.hits
+
+
+class GhostOfThePreempted(PublishedThenCancelled):
+    """Publishes at allocation and withdraws on cancel, but not when a scheduled request is preempted or aborted.
+
+    Reports: vLLM 42359 (a ghost block: published, hit, never written).
+    """
+
+    name = "ghost_of_the_preempted"
+    killed_by = ("hash_content", "provenance")
+
+    def _undo(self, row: _Row) -> None:
+        request = row.request
+        for unit in request.table[full_blocks(row.start, self.block_size) :]:
+            if self.pool.keys[unit] is not None and unit not in request.hits:
+                self.pool.withdraw(unit)
+        request.published = min(request.published, full_blocks(row.start, self.block_size))
+        super()._undo(row)
+
+
+class AbortedIsPublished(Mutant):
+    """What an aborted request had scheduled goes into the cache, computed or not.
+
+    Reports: SGLang 28374, 30845 (an aborted request's KV is put into the cache as live).
+    """
+
+    name = "aborted_is_published"
+    killed_by = ("hash_content",)
+
+    def abort(self, name: str) -> None:
+        """Publish what there is, then free it."""
+        request = self.requests[name]
+        request.retired = min(request.scheduled, len(request.tokens))
+        self._publish(request)
+        super().abort(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvsan.gpu_kernels.addressing import full_blocks
-from kvsan.harness.target import Copy, Effects
+from kvsan.harness.target import Admission, Copy, Effects, Zero
 from kvsan.models_under_test.mutants.base import Mutant
 from kvsan.models_under_test.paged.manager import _Row
 from kvsan.models_under_test.paged.request import PagedRequest
@@ -77,3 +77,23 @@ class TwoPlaces(Mutant):
         del request.table[behind:]
         super()._touch_hits(request, hits)
         request.table.extend(new)
+
+
+class ZeroesTheNeighbour(Mutant):
+    """Fresh blocks are zeroed, and with each the one behind it.
+
+    Reports: vLLM 43990 (zeroing a page also zeroes its neighbour in another layout).
+    """
+
+    name = "zeroes_the_neighbour"
+    killed_by = ("foreign_write", "provenance")
+
+    def schedule(self, name: str, n: int, lookahead: int, external: int, delayed: bool) -> Admission | None:
+        """Get blocks, and zero the last of them, two pages long."""
+        before = len(self.requests[name].table)
+        admission = super().schedule(name, n, lookahead, external, delayed)
+        if admission is None or external or len(self.requests[name].table) == before or admission.hit:
+            return admission
+        last = self.requests[name].table[-1]
+        pages = range(last, min(last + 2, self.traits.num_units))
+        return Admission(admission.hit, [*admission.effects, *(Zero(unit, 0, self.block_size) for unit in pages)])

@@ -268,4 +268,3 @@ def test_without_a_delta_everything_is_compared() -> None:
         session.step(operation)
     assert session.books.holders.tolist() == [0, 2, 2, 0, 0, 0, 0, 0]
     assert set(session.books.publications) == {1}
-    assert not session.step_facts.told

@@ -188,14 +188,12 @@ class RefusedWithBlocks(PagedManager):
 
 
 class RefusedAndTouched(PagedManager):
-    """Touches the hits, finds no room, and gives them back in another order than they lay in."""
+    """Touches the hits, finds no room, and does not give them back."""
 
     def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
         fits = super()._fits(request, hits, fresh)
         if not fits:
             self._hold(hits)
-            for unit in hits:
-                self.pool.release(unit)
         return fits
 
 
@@ -355,8 +353,9 @@ class PublishesFreed(PagedManager):
     """Publishes a block that nobody holds."""
 
     def finish(self, name: str) -> None:
-        unit = self.requests[name].table[-1]
         super().finish(name)
+        unit = self.pool.front()
+        assert unit is not None
         self.pool.publish(unit, -1)
 
 
