@@ -67,7 +67,6 @@ class Books:
 
     def absorb(self, step: Step) -> None:
         """Take in what the target says has changed."""
-        self.step += 1
         delta = self.target.delta()
         if delta is None:
             for request in self.requests.values():
@@ -80,6 +79,7 @@ class Books:
                     self._compare(step, known)
             units = delta.units
         step.units.extend(units)
+        self.step += 1
         self._mirror_keys(step)
 
     def _compare(self, step: Step, request: Expected) -> None:
