@@ -89,6 +89,10 @@ class KnownFindings:
         wanted = shape(finding.trace.operations)
         return next((one for one in self.known if one.kind == finding.kind and one.shape <= wanted), None)
 
+    def features(self) -> frozenset[str]:
+        """Every feature that some run may leave out because of what is known."""
+        return frozenset(feature for one in self.known for feature in one.features)
+
     def avoid(self, random: Random) -> frozenset[str]:
         """Features to leave out of a run so that it gets past what is known: one of each known finding's, mostly."""
         avoided: set[str] = set()

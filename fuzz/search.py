@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from kvsan.fuzz.floors import impossible_events, steered_events
 from kvsan.fuzz.generate import Generator, draw_features
 from kvsan.fuzz.journal import Journal
 from kvsan.fuzz.known import Known, KnownFindings
@@ -18,10 +19,9 @@ from kvsan.fuzz.replay import open_session
 from kvsan.fuzz.shrink import Judge, NotRepeated, Shrinker, judge_of
 from kvsan.harness.clock import now_s
 from kvsan.harness.configuration import Configuration
-from kvsan.harness.operations import OPERATIONS, Operation
+from kvsan.harness.operations import Operation
 from kvsan.harness.registry import TargetFactory
 from kvsan.harness.session import Session, sweep_interval
-from kvsan.harness.target import Traits
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, UsageError, Violation
 
@@ -157,7 +157,7 @@ class Search:
         session = self._open(configuration, numbers)
         if not self.summary.runs:  # an engine's first construction imports it
             self._started = now_s()
-        self.summary.impossible = impossible_events(session.traits)
+        self.summary.impossible = impossible_events(session.traits) | steered_events(self._known.features())
         features = draw_features(random, profile, settings.without | self._known.avoid(random))
         generator = Generator(session, profile, random, features)
         length = random.choice(profile.run_steps)
@@ -309,19 +309,3 @@ def floors_missed(summary: SearchSummary, settings: SearchSettings) -> list[str]
         if event not in summary.impossible and rate < floor:
             missed.append(f"{event}: {rate:.2f} per 1,000 steps, the floor is {floor}")
     return missed
-
-
-def impossible_events(traits: Traits) -> frozenset[str]:
-    """Events that a target's traits rule out."""
-    impossible = {kind.__name__ for kind in OPERATIONS} - {kind.__name__ for kind in traits.operations}
-    if "Landed" in impossible:
-        impossible.add("external load")
-    if "Fork" in impossible:
-        impossible.add("copy on write")
-    if "Abort" in impossible:
-        impossible.add("abort in flight")
-    if traits.max_in_flight < 2:
-        impossible.add("two launches in flight")
-    if traits.max_drafts == 0:
-        impossible.add("rejected draft")
-    return frozenset(impossible)

@@ -7,7 +7,7 @@ Why: eviction in another order throws away the head of a prefix while its useles
 
 Reports: vLLM 55461, SGLang 29860 (eviction frontier).
 
-Does not see: targets with another policy (their trait says ``any``).
+Does not see: targets with another policy (their trait says ``any``); the order between tables that one step freed.
 
 Mutant: ``free_order_reversed``.
 """

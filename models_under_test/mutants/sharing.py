@@ -116,20 +116,3 @@ class CopyUnordered(Mutant):
             for effect in super()._copy_on_write(row, block, start)
             if isinstance(effect, Copy)
         ]
-
-
-class ForkLosesAdapter(Mutant):
-    """A fork takes over tokens and blocks, but neither adapter nor salt: what it hashes is the base model's.
-
-    Reports: SGLang 24638, vLLM 8240 (base hits adapter) in kind.
-    """
-
-    name = "fork_loses_adapter"
-    killed_by = ("hash_content", "hit_content", "tenants", "lost_hits")
-
-    def fork(self, name: str, child: str) -> Effects:
-        """Fork, then forget whose it is."""
-        super().fork(name, child)
-        twin = self.requests[child]
-        twin.adapter, twin.salt, twin.keys = None, "", []
-        return ()

@@ -86,7 +86,7 @@ class ZeroesTheNeighbour(Mutant):
     """
 
     name = "zeroes_the_neighbour"
-    killed_by = ("foreign_write", "provenance")
+    killed_by = ("foreign_write", "provenance", "order")
 
     def schedule(self, name: str, n: int, lookahead: int, external: int, delayed: bool) -> Admission | None:
         """Get blocks, and zero the last of them, two pages long."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kvsan.fuzz.floors import impossible_events
 from kvsan.fuzz.known import Known, KnownFindings, shape
 from kvsan.fuzz.profiles import DEFAULT
 from kvsan.fuzz.search import (
@@ -15,7 +16,6 @@ from kvsan.fuzz.search import (
     SearchSettings,
     SearchSummary,
     floors_missed,
-    impossible_events,
 )
 from kvsan.harness import registry
 from kvsan.harness.configuration import Configuration

@@ -1,0 +1,68 @@
+"""Floors: what a search must have exercised, less what the target cannot do and what known findings steer it away from."""
+
+from __future__ import annotations
+
+from kvsan.harness.operations import OPERATIONS, Abort, Schedule
+from kvsan.harness.target import RequestState, SessionState, Traits
+
+_STEERED = {
+    "drafts": ("rejected draft",),
+    "external": ("external load", "Landed"),
+    "delayed": ("Landed",),
+    "fork": ("Fork", "copy on write"),
+    "cancel": ("Cancel",),
+}
+"""Events that become rare when a search leaves a feature out of most runs."""
+
+
+class _Everything:
+    """Implements ``kvsan.harness.target.PrefixIndex``: every block is published."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+
+    def has(self, group: int, block: int) -> bool:
+        """Every block of every group is there."""
+        return True
+
+
+def impossible_events(traits: Traits) -> frozenset[str]:
+    """Events that a target's traits rule out."""
+    impossible = {kind.__name__ for kind in OPERATIONS} - {kind.__name__ for kind in traits.operations}
+    if not _may(traits, Schedule("r", 1, external=traits.external_unit), in_flight=0):
+        impossible.add("external load")
+    if not _may(traits, Schedule("r", 1, external=traits.external_unit, delayed=True), in_flight=0):
+        impossible.add("Landed")
+    if "Landed" in impossible and "Landed" not in {kind.__name__ for kind in traits.operations}:
+        impossible.add("external load")
+    if "Fork" in impossible:
+        impossible.add("copy on write")
+    if "Abort" in impossible or not _may(traits, Abort("r"), in_flight=1):
+        impossible.add("abort in flight")
+    if traits.max_in_flight < 2:
+        impossible.add("two launches in flight")
+    if traits.max_drafts == 0:
+        impossible.add("rejected draft")
+    return frozenset(impossible | _impossible_hits(traits))
+
+
+def _may(traits: Traits, operation: Schedule | Abort, in_flight: int) -> bool:
+    """Whether the contract ever allows an operation: on a new request, or on one with a launch in flight."""
+    request = RequestState(in_flight, 0, in_flight, False, False, isinstance(operation, Schedule))
+    pending = "r" if isinstance(operation, Schedule) else None
+    return traits.allows(request, SessionState(0, in_flight, pending), operation)
+
+
+def _impossible_hits(traits: Traits) -> set[str]:
+    """Without a promise nobody can be held to hits; with one, a full hit may still be out of reach (EAGLE)."""
+    if traits.promised_hit is None:
+        return {"full hit", "partial hit"}
+    blocks = 64
+    tokens = blocks * traits.block_size + 1
+    full = traits.promised_hit(_Everything(traits.block_size), tokens) == blocks * traits.block_size
+    return set() if full else {"full hit"}
+
+
+def steered_events(features: frozenset[str]) -> frozenset[str]:
+    """Events that a search meets seldom because it leaves these features out of most runs."""
+    return frozenset(event for feature in features for event in _STEERED.get(feature, ()))
