@@ -54,9 +54,9 @@ def _may(traits: Traits, operation: Schedule | Abort, in_flight: int) -> bool:
 
 
 def _impossible_hits(traits: Traits) -> set[str]:
-    """Without a promise nobody can be held to hits; with one, a full hit may still be out of reach (EAGLE)."""
+    """Without a promise nobody can be held to hits or evictions; with one, a full hit may still be out of reach (EAGLE)."""
     if traits.promised_hit is None:
-        return {"full hit", "partial hit"}
+        return {"full hit", "partial hit", "eviction"}
     blocks = 64
     tokens = blocks * traits.block_size + 1
     full = traits.promised_hit(_Everything(traits.block_size), tokens) == blocks * traits.block_size

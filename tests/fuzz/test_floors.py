@@ -35,7 +35,7 @@ def test_what_the_contract_never_allows_is_not_demanded() -> None:
 
 def test_hits_are_demanded_as_far_as_they_are_promised() -> None:
     assert impossible_events(replace(TRAITS, promised_hit=one_block_less)) == {"full hit"}
-    assert impossible_events(replace(TRAITS, promised_hit=None)) == {"full hit", "partial hit"}
+    assert impossible_events(replace(TRAITS, promised_hit=None)) == {"full hit", "partial hit", "eviction"}
 
 
 def test_what_known_findings_steer_away_from_is_not_demanded() -> None:
