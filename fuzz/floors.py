@@ -29,12 +29,10 @@ class _Everything:
 def impossible_events(traits: Traits) -> frozenset[str]:
     """Events that a target's traits rule out."""
     impossible = {kind.__name__ for kind in OPERATIONS} - {kind.__name__ for kind in traits.operations}
-    if not _may(traits, Schedule("r", 1, external=traits.external_unit), in_flight=0):
+    if "Landed" in impossible or not _may(traits, Schedule("r", 1, external=traits.external_unit), in_flight=0):
         impossible.add("external load")
     if not _may(traits, Schedule("r", 1, external=traits.external_unit, delayed=True), in_flight=0):
         impossible.add("Landed")
-    if "Landed" in impossible and "Landed" not in {kind.__name__ for kind in traits.operations}:
-        impossible.add("external load")
     if "Fork" in impossible:
         impossible.add("copy on write")
     if "Abort" in impossible or not _may(traits, Abort("r"), in_flight=1):
