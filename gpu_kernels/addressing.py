@@ -77,3 +77,19 @@ def slots_of(table: Sequence[int] | IntArray, start: int, stop: int, block_size:
     units = np.asarray(table, dtype=np.int64)[positions // block_size]
     slots: IntArray = units * block_size + positions % block_size
     return slots
+
+
+def heads_per_rank(num_heads: int, ranks: int) -> int:
+    """Heads that one of ``ranks`` tensor-parallel ranks holds; where there are more ranks than heads, ranks share one."""
+    share = num_heads // ranks
+    return share + (share == 0)
+
+
+def rank_of_head(head: int, num_heads: int, ranks: int) -> int:
+    """First rank that holds a head."""
+    return head * ranks // num_heads
+
+
+def first_head_of(rank: int, num_heads: int, ranks: int) -> int:
+    """First head that a rank holds; it is at place 0 of the rank's own heads."""
+    return rank * num_heads // ranks
