@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
+from kvsan.cli.live_line import LiveLine
 from kvsan.fuzz import findings
 from kvsan.fuzz.search import Reporter, SearchSettings, SearchSummary
 from kvsan.harness.clock import now_s
@@ -27,7 +27,7 @@ class FuzzReporter(Reporter):
         self._folder = folder
         self._output = output
         self._started = self._last_plain = now_s()
-        self._line = _LiveLine() if sys.stderr.isatty() else None
+        self._line = LiveLine() if sys.stderr.isatty() else None
         self.paths: dict[int, Path] = {}
 
     def __enter__(self) -> FuzzReporter:
@@ -96,32 +96,6 @@ class FuzzReporter(Reporter):
         elif self._settings.steps is not None:
             parts.append(f"{100 * summary.steps // self._settings.steps}%")
         return "  ".join(parts)
-
-
-class _LiveLine:
-    """The last line of a terminal, drawn again and again."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-        from rich.text import Text
-
-        self._text: Callable[..., Text] = Text
-        self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
-        self._shown = False
-
-    def show(self, text: str) -> None:
-        """Draw."""
-        if not self._shown:
-            self._live.start()
-            self._shown = True
-        self._live.update(self._text(text, style="cyan", overflow="ellipsis", no_wrap=True), refresh=True)
-
-    def clear(self) -> None:
-        """Leave nothing behind."""
-        if self._shown:
-            self._live.stop()
-            self._shown = False
 
 
 def _say(text: str) -> None:

@@ -65,6 +65,6 @@ def test_targets_are_entry_points_of_the_wheel(fresh: Path, tmp_path: Path) -> N
     assert run(tmp_path, fresh, "-c", code).stdout.split() == ["canary", "mutant", "paged", "vllm"]
 
 
-@pytest.mark.parametrize("name", ["LICENSE", "py.typed", "METADATA"])
+@pytest.mark.parametrize("name", ["LICENSE", "py.typed", "METADATA", "budgets.json"])
 def test_wheel_carries(name: str, fresh: Path) -> None:
     assert any(path.name == name for path in fresh.parents[1].rglob("kvsan*/**/*"))
