@@ -55,6 +55,28 @@ def option(text: str) -> tuple[str, OptionValue]:
     return name, int(value) if re.fullmatch(r"-?\d{1,18}", value) else value
 
 
+def add_kernels(parser: argparse.ArgumentParser) -> None:
+    """Add the choice of kernels; both arguments end up in ``kernels``."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--kernels", choices=("host", "triton"), help="kernels that write and read the cache (default: host)"
+    )
+    group.add_argument(
+        "--kernel",
+        dest="kernels",
+        type=own_kernel,
+        metavar="package.module:function",
+        help="a kernel of your own, by the function that launches it (docs/your-own-kernel.md)",
+    )
+
+
+def own_kernel(text: str) -> str:
+    """Read the name of a user's kernel."""
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected package.module:function")
+    return text
+
+
 def add_isolation(parser: argparse.ArgumentParser) -> None:
     """Add what concerns the contract, and targets in processes of their own."""
     parser.add_argument(
@@ -101,6 +123,7 @@ def configuration_of(args: argparse.Namespace) -> Configuration:
         "target": args.target,
         "groups": args.groups.split(","),
         "dtype": args.dtype,
+        "kernels": args.kernels or "host",
         "options": options,
         **sizes,
     }

@@ -11,6 +11,7 @@ from kvsan.cli.arguments import (
     Subparsers,
     add_configuration,
     add_isolation,
+    add_kernels,
     configuration_of,
     duration,
     positive,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from kvsan.fuzz.guarded import GuardedSearch
     from kvsan.fuzz.known import KnownFindings
     from kvsan.fuzz.search import Reporter, Search, SearchSettings
+    from kvsan.harness.configuration import Configuration
 
 DEFAULT_BUDGET_S = 60.0
 
@@ -36,9 +38,8 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--target",
-        required=True,
         metavar="NAME",
-        help="NAME[@RELEASE] as kvsan targets lists it, or package.module:Class",
+        help="NAME[@RELEASE] as kvsan targets lists it, or package.module:Class (default with --kernel: paged)",
     )
     parser.add_argument("--seed", type=int, default=0, help="the same seed draws the same runs (default: 0)")
     parser.add_argument("--steps", type=positive, metavar="N", help="operations to execute: the deterministic budget")
@@ -63,6 +64,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--json", metavar="FILE", help="write a summary for programs; - is stdout")
     add_isolation(parser)
+    add_kernels(parser)
     add_configuration(parser)
     parser.set_defaults(run=run)
 
@@ -72,7 +74,12 @@ def run(args: argparse.Namespace) -> int:
     from kvsan.cli import summary
     from kvsan.cli.progress import FuzzReporter
     from kvsan.fuzz import findings
+    from kvsan.harness.configuration import is_users_own
 
+    if args.target is None:
+        if not is_users_own(args.kernels or ""):
+            raise UsageError("--target: missing; expected a name that kvsan targets lists, or --kernel for your kernel")
+        args.target = "paged"
     settings = _settings(args)
     known = _known(args)
     findings.open_folder(args.out)
@@ -106,11 +113,12 @@ def _settings(args: argparse.Namespace) -> SearchSettings:
     from kvsan.fuzz.profiles import profile_named
     from kvsan.fuzz.search import SearchSettings
 
+    configuration = configuration_of(args)
     budget_s = args.budget
     if budget_s is None and args.steps is None:
         budget_s = DEFAULT_BUDGET_S
     return SearchSettings(
-        configuration_of(args),
+        configuration,
         profile_named(args.profile),
         seed=args.seed,
         steps=args.steps,
@@ -119,13 +127,22 @@ def _settings(args: argparse.Namespace) -> SearchSettings:
         numbers=args.numbers,
         drawn=frozenset(size for size in ("num_units", "block_size") if getattr(args, size) is None),
         beyond_contract=args.beyond_contract,
+        slow=_is_slow(configuration),
     )
+
+
+def _is_slow(configuration: Configuration) -> bool:
+    """Whether kernels may be interpreted, which nobody can tell of a user's before they have run."""
+    from kvsan.gpu_kernels.choose import has_device
+    from kvsan.harness.configuration import HOST
+
+    return configuration.kernels != HOST and not has_device()
 
 
 def _known(args: argparse.Namespace) -> KnownFindings:
     from kvsan.fuzz.known import KnownFindings, load_known
 
-    return KnownFindings() if args.known is None else load_known(args.known, args.target)
+    return KnownFindings() if args.known is None else load_known(args.known, args.target, args.kernels or "host")
 
 
 def _search(
@@ -134,9 +151,9 @@ def _search(
     """KVSan's own targets are searched in this process; all others, and several workers, in processes of their own."""
     from kvsan.fuzz.guarded import GuardedSearch
     from kvsan.fuzz.search import Search
-    from kvsan.harness.registry import is_builtin_in_process, resolve
+    from kvsan.harness.registry import resolve, runs_in_process
 
-    if args.workers == 1 and is_builtin_in_process(args.target):
+    if args.workers == 1 and runs_in_process(settings.configuration):
         return Search(resolve(args.target), settings, known, reporter)
     folder = None if args.known is None else str(args.known.resolve())
     return GuardedSearch(settings, known, folder, reporter, args.workers, args.hang_timeout)
@@ -144,13 +161,13 @@ def _search(
 
 def _stale(args: argparse.Namespace, known: KnownFindings) -> list[str]:
     """Known traces that do not fail any more on this target and release."""
-    from kvsan.cli.replaying import Replays
+    from kvsan.cli.replaying import Replays, on_other
 
     stale = []
     with Replays(args.hang_timeout, args.beyond_contract) as replays:
         for one in known.known:
             try:
-                seen = replays.replay(one.file.trace, args.target).replayed
+                seen = replays.replay(on_other(one.file.trace, args.target)).replayed
             except UsageError as error:
                 raise UsageError(f"--known {one.name}: {error}") from error
             if seen.violation is None or seen.violation.kind != one.kind:

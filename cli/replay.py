@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvsan.cli.arguments import Subparsers, add_isolation
+from kvsan.cli.arguments import Subparsers, add_isolation, add_kernels
 from kvsan.harness.verdict import EXIT_CLEAN, EXIT_TOO_LITTLE, EXIT_VIOLATION, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--require-all", action="store_true", help="a target that is absent is an error")
     parser.add_argument("--hashes", action="store_true", help="print the hash of every intermediate state")
     add_isolation(parser)
+    add_kernels(parser)
     parser.set_defaults(run=run)
 
 
@@ -77,16 +78,17 @@ def _targets(args: argparse.Namespace, file: TraceFile) -> list[str]:
 
 def _replay(args: argparse.Namespace, replays: Replays, path: Path, file: TraceFile, target: str) -> bool:
     """Replay on one target; whether it went as it should."""
+    from kvsan.cli.replaying import on_other
     from kvsan.harness.story import account
-    from kvsan.harness.trace import Trace
     from kvsan.harness.verdict import Finding
 
-    replayed = replays.replay(file.trace, target, args.hashes).replayed
+    trace = on_other(file.trace, target, args.kernels)
+    replayed = replays.replay(trace, args.hashes).replayed
     if args.hashes:
         for index, digest in enumerate(replayed.hashes):
             print(f"{path}: operation {index} {digest}")
     name = str(path) if target == file.trace.configuration.target else f"{path} on {target}"
-    judged = file.expect is not None and not args.target
+    judged = file.expect is not None and not args.target and not args.kernels
     as_expected = not judged and (replayed.violation is None or args.beyond_contract)
     if judged:
         assert file.expect is not None
@@ -100,8 +102,6 @@ def _replay(args: argparse.Namespace, replays: Replays, path: Path, file: TraceF
         print(f"{name}: {_words(_shown(replayed))}, {len(file.trace.operations)} operations")
     violation = replayed.violation
     if violation is not None and (not as_expected or (len(args.paths) == 1 and args.paths[0].is_file())):
-        configuration = replace(file.trace.configuration, target=target)
-        trace = Trace(configuration, file.trace.operations)
         finding = Finding(*violation.kind, violation.message, replayed.step, trace, violation.lineage)
         print("\n".join(account(finding, beyond_contract=args.beyond_contract)))
     return as_expected

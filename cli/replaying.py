@@ -9,7 +9,7 @@ from types import TracebackType
 from kvsan.fuzz.autopsy import IsolatedReplays, Seen
 from kvsan.fuzz.replay import replay
 from kvsan.fuzz.shrink import shrink
-from kvsan.harness.registry import is_builtin_in_process, resolve
+from kvsan.harness.registry import resolve, runs_in_process
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, UsageError
 
@@ -29,24 +29,29 @@ class Replays:
     ) -> None:
         self._isolated.__exit__(kind, error, traceback)
 
-    def replay(self, trace: Trace, target: str | None = None, hashes: bool = False) -> Seen:
-        """Run a trace with every oracle, on another target if one is named; UsageError if it cannot be made."""
-        if target is not None:
-            trace = replace(trace, configuration=replace(trace.configuration, target=target))
-        name = trace.configuration.target
-        if not is_builtin_in_process(name):
+    def replay(self, trace: Trace, hashes: bool = False) -> Seen:
+        """Run a trace with every oracle; UsageError if its target cannot be made, or its kernels cannot be had."""
+        if not runs_in_process(trace.configuration):
             return self._isolated.replay(trace, hashes)
-        return Seen(replay(resolve(name), trace, beyond_contract=self._beyond_contract, hashes=hashes))
+        return Seen(
+            replay(resolve(trace.configuration.target), trace, beyond_contract=self._beyond_contract, hashes=hashes)
+        )
 
     def shrink(self, trace: Trace, seen: Seen) -> Finding:
         """Shrink a trace that was seen to violate."""
-        name = trace.configuration.target
-        if not is_builtin_in_process(name):
+        if not runs_in_process(trace.configuration):
             return self._isolated.shrink(trace, seen)
         violation = seen.replayed.violation
         assert violation is not None
-        numbers = violation.invariant == "numbers"
-        return shrink(resolve(name), trace, violation, numbers=numbers, beyond_contract=self._beyond_contract)
+        factory = resolve(trace.configuration.target)
+        numbers = violation.needs_kernels
+        return shrink(factory, trace, violation, numbers=numbers, beyond_contract=self._beyond_contract)
+
+
+def on_other(trace: Trace, target: str | None = None, kernels: str | None = None) -> Trace:
+    """Give a trace on another target, or other kernels, if some are named."""
+    changed = {name: value for name, value in (("target", target), ("kernels", kernels)) if value is not None}
+    return replace(trace, configuration=replace(trace.configuration, **changed))  # type: ignore[arg-type]
 
 
 def trace_paths(paths: list[Path]) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kvsan.cli.arguments import Subparsers, add_isolation
+from kvsan.cli.arguments import Subparsers, add_isolation, add_kernels
 from kvsan.harness.verdict import EXIT_CLEAN, UsageError
 
 
@@ -21,17 +21,18 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="a trace file")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the short trace goes")
     add_isolation(parser)
+    add_kernels(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Shrink and return the exit code."""
-    from kvsan.cli.replaying import Replays
+    from kvsan.cli.replaying import Replays, on_other
     from kvsan.fuzz import findings
     from kvsan.harness import trace as traces
     from kvsan.harness.story import story
 
-    trace = traces.read(args.path).trace
+    trace = on_other(traces.read(args.path).trace, kernels=args.kernels)
     out = args.out or args.path.with_suffix(".min.json")
     with Replays(args.hang_timeout, args.beyond_contract) as replays:
         seen = replays.replay(trace)

@@ -11,6 +11,7 @@ from typing import Any
 
 from kvsan.fuzz.search import SearchSettings, SearchSummary
 from kvsan.harness import trace as traces
+from kvsan.harness.configuration import HOST
 from kvsan.harness.operations import OPERATIONS
 from kvsan.harness.story import where
 from kvsan.harness.trace_format import encode
@@ -81,10 +82,13 @@ def text(outcome: Outcome) -> str:
     kinds = [kind.__name__ for kind in OPERATIONS]
     others = sorted(name for name in counts if name not in kinds and name not in _HITS)
     target, seed = outcome.settings.configuration.target, outcome.settings.seed
+    if (kernels := outcome.settings.configuration.kernels) != HOST:
+        target += f" on {kernels}"
     lines = ["", f"{target}, seed {seed}: {outcome.verdict()}"]
     lines += _row("steps", [f"{summary.steps:,} in {summary.seconds:.1f} s ({rate:,.0f}/s), {summary.runs:,} runs"])
     compared = f"{summary.outputs_compared:,} attention outputs, {summary.tokens_read:,} tokens read"
     lines += _row("compared", [compared])
+    lines += _row("kernels", [f"{call} {count:,}" for call, count in sorted(summary.calls.items())])
     lines += _row("operations", [f"{name} {counts[name]:,}" for name in kinds if counts[name]])
     lines += _row("prefix hits", [f"{word} {counts[name]:,}" for name, word in _HITS.items()])
     lines += _row("events", [f"{name} {counts[name]:,}" for name in others])
@@ -140,6 +144,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "outputs_compared": summary.outputs_compared,
         "tokens_read": summary.tokens_read,
         "counts": dict(sorted(summary.counts.items())),
+        "calls": dict(sorted(summary.calls.items())),
         "known": dict(sorted(summary.known.items())),
         "stale": outcome.stale,
         "too_little": summary.too_little,

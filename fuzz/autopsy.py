@@ -59,7 +59,7 @@ class IsolatedReplays:
         except WorkerDied as died:
             self._workers.pop(key).close()
             death = died.death
-            if (error := before_any_operation(death, configuration.target)) is not None:
+            if (error := before_any_operation(death, configuration)) is not None:
                 raise error from None
             return Seen(death.replayed(trace.operations), death)
 

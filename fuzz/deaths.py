@@ -15,9 +15,9 @@ from kvsan.fuzz.journal import CLOSING, Mark
 from kvsan.fuzz.replay import Replayed
 from kvsan.harness.clock import now_s
 from kvsan.harness.operations import Operation
-from kvsan.harness.verdict import Violation
+from kvsan.harness.verdict import CRASH, Violation
 
-CRASH, HANG = "target.crash", "target.hang"
+HANG = "target.hang"
 _PR_SET_PDEATHSIG = 1
 
 

@@ -26,7 +26,7 @@ from kvsan.fuzz.replay import Replayed, open_session, run
 from kvsan.fuzz.search import Reporter, Search, SearchSettings
 from kvsan.fuzz.shrink import Judge, NotRepeated, Operations, Shrinker
 from kvsan.harness.clock import now_s
-from kvsan.harness.configuration import Configuration
+from kvsan.harness.configuration import Configuration, is_users_own
 from kvsan.harness.registry import TargetFactory
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, HarnessError, UsageError, Violation
@@ -112,13 +112,15 @@ def _available(receive: int) -> bytes:
 def judge_in_children(
     factory: TargetFactory, journal: SharedJournal, patience_s: float, beyond_contract: bool
 ) -> Judge:
-    """Judge candidates in children; a child's death is a violation."""
+    """Judge candidates in children; a child's death is a violation. A user's kernel may be what kills it."""
 
     def judge(configuration: Configuration, operations: Operations, sweep_every: int, close: bool) -> Replayed:
+        numbers = is_users_own(configuration.kernels)
+
         def work() -> wire.Message:
             journal.start(0, configuration)
             session = open_session(
-                factory, configuration, numbers=False, sweep_every=sweep_every, beyond_contract=beyond_contract
+                factory, configuration, numbers=numbers, sweep_every=sweep_every, beyond_contract=beyond_contract
             )
             return wire.replayed_out(run(session, operations, close=close, journal=journal))
 

@@ -137,7 +137,7 @@ class GuardedSearch:
 
     def _bury(self, lane: _Lane, death: Death) -> None:
         """Tell a death, and let the lane go on with its next run."""
-        error = before_any_operation(death, lane.settings.configuration.target)
+        error = before_any_operation(death, lane.settings.configuration)
         if error is not None:
             raise error
         lane.fruitless = 0 if lane.sure.runs else lane.fruitless + 1

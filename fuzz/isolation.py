@@ -17,6 +17,7 @@ from types import TracebackType
 from kvsan.fuzz import wire
 from kvsan.fuzz.deaths import Death, Watch
 from kvsan.fuzz.journal import IDLE, RUNNING, SHRINKING, STARTING, SharedJournal
+from kvsan.harness.configuration import Configuration, is_users_own
 from kvsan.harness.trace_format import shown
 from kvsan.harness.verdict import HarnessError, UsageError
 
@@ -153,8 +154,11 @@ class WorkerProcess:
         self._process.wait()
 
 
-def before_any_operation(death: Death, target: str) -> UsageError | None:
-    """What a death is that no operation led to: the target cannot be imported or made, which is bad input."""
+def before_any_operation(death: Death, configuration: Configuration) -> UsageError | None:
+    """What a death is that no operation led to: target or kernel cannot be imported or made, which is bad input."""
+    target, kernels = configuration.target, configuration.kernels
+    if is_users_own(kernels):
+        target += f" with kernel {kernels}"
     words = f"; its last words: {death.last_words}" if death.last_words else ""
     if death.mark.state in (STARTING, IDLE):
         return UsageError(f"target {target}: its process ended while it was imported: {death.how()}{words}")

@@ -17,6 +17,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from kvsan.harness import trace as traces
+from kvsan.harness.configuration import HOST
 from kvsan.harness.operations import Operation, Schedule, Submit
 from kvsan.harness.trace import Trace, TraceFile
 from kvsan.harness.verdict import Finding, UsageError
@@ -102,14 +103,17 @@ class KnownFindings:
         return frozenset(avoided)
 
 
-def load_known(folder: Path, target: str) -> KnownFindings:
-    """Read the traces of a folder, and of the folders in it, that concern a target; UsageError if it is no folder."""
+def load_known(folder: Path, target: str, kernels: str = HOST) -> KnownFindings:
+    """Read the traces of a folder, and of the folders in it, that concern a target or these kernels.
+
+    UsageError if it is no folder.
+    """
     if not folder.is_dir():
         raise UsageError(f"--known {folder}: expected a folder of trace files")
     known = []
     for path in sorted(folder.rglob("*.json")):
         file = traces.read(path)
-        if file.expect is not None and concerns(file, target):
+        if file.expect is not None and concerns(file, target, kernels):
             trace = file.trace
             known.append(
                 Known(
@@ -123,8 +127,10 @@ def load_known(folder: Path, target: str) -> KnownFindings:
     return KnownFindings(known)
 
 
-def concerns(file: TraceFile, target: str) -> bool:
-    """Whether a trace on file is about this target at this release."""
+def concerns(file: TraceFile, target: str, kernels: str = HOST) -> bool:
+    """Whether a trace on file is about this target at this release, on the host's kernels or on these."""
+    if file.trace.configuration.kernels not in (HOST, kernels):
+        return False
     name, _, release = target.partition("@")
     filed, _, filed_release = file.trace.configuration.target.partition("@")
     if name != filed:

@@ -132,6 +132,23 @@ def small_scope(profile: Profile) -> Profile:
     )
 
 
+def tiny_scope(profile: Profile) -> Profile:
+    """Make a profile for interpreted kernels, of which the host runs hundreds in the time of one.
+
+    Forks are common in it: without them there is no copy on write, and nothing for a copy kernel to do.
+    """
+    return replace(
+        small_scope(profile),
+        weights={**profile.weights, "Fork": 4 * profile.weights["Fork"]},
+        num_units=(4, 5, 6, 8),
+        block_sizes=(1, 2, 4),
+        live_requests=(2, 3),
+        chunks=(1, 2, 4),
+        segment_tokens=(2, 3, 4),
+        run_steps=(15, 30),
+    )
+
+
 PROFILES: dict[str, Profile] = {profile.name: profile for profile in (DEFAULT, HEAVY)}
 
 

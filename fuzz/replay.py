@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvsan.fuzz.journal import Journal
-from kvsan.harness.configuration import Configuration
+from kvsan.gpu_kernels.choose import kernels_named
+from kvsan.gpu_kernels.interface import Kernels, UnusableKernels
+from kvsan.harness.configuration import HOST, Configuration
 from kvsan.harness.fingerprint import Fingerprint
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.numbers import Numbers
@@ -17,8 +20,11 @@ from kvsan.harness.session import Session
 from kvsan.harness.story import owners
 from kvsan.harness.target import Target, Traits
 from kvsan.harness.trace import Trace
+from kvsan.harness.trace_format import shown
 from kvsan.harness.verdict import HarnessError, UsageError, Violation
 from kvsan.invariants import INVARIANTS
+
+_Q_HEADS = 2
 
 
 @dataclass(slots=True)
@@ -66,6 +72,25 @@ def construct(factory: TargetFactory, configuration: Configuration) -> Target:
     return target
 
 
+def make_numbers(traits: Traits, configuration: Configuration) -> Numbers:
+    """Make the numbers oracle with the kernels that the configuration names; UsageError if they cannot be had.
+
+    Kernels other than the host's get half its q heads: where they are interpreted, every head costs.
+    """
+    size = traits.num_units, traits.block_size, configuration.dtype
+    if configuration.kernels == HOST:
+        return Numbers(*size)
+    return Numbers(*size, kernels=find_kernels(configuration.kernels), q_heads=_Q_HEADS)
+
+
+def find_kernels(name: str) -> Kernels[Any]:
+    """Find kernels by name; UsageError if they cannot be had."""
+    try:
+        return kernels_named(name)
+    except UnusableKernels as error:
+        raise UsageError(shown(str(error))) from None
+
+
 def open_session(
     factory: TargetFactory,
     configuration: Configuration,
@@ -78,7 +103,7 @@ def open_session(
     """Start a session on a fresh target."""
     target = construct(factory, configuration)
     traits = target.traits
-    oracle = Numbers(traits.num_units, traits.block_size, configuration.dtype) if numbers else None
+    oracle = make_numbers(traits, configuration) if numbers else None
     return Session(target, invariants, oracle, sweep_every, beyond_contract)
 
 

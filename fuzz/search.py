@@ -14,11 +14,11 @@ from kvsan.fuzz.floors import impossible_events, steered_events
 from kvsan.fuzz.generate import Generator, draw_features
 from kvsan.fuzz.journal import Journal
 from kvsan.fuzz.known import Known, KnownFindings
-from kvsan.fuzz.profiles import Profile, small_scope
+from kvsan.fuzz.profiles import Profile, small_scope, tiny_scope
 from kvsan.fuzz.replay import open_session
 from kvsan.fuzz.shrink import Judge, NotRepeated, Shrinker, judge_of
 from kvsan.harness.clock import now_s
-from kvsan.harness.configuration import Configuration
+from kvsan.harness.configuration import Configuration, is_users_own
 from kvsan.harness.operations import Operation
 from kvsan.harness.registry import TargetFactory
 from kvsan.harness.session import Session, sweep_interval
@@ -28,9 +28,13 @@ from kvsan.harness.verdict import Finding, UsageError, Violation
 _PROGRESS_EVERY_S = 0.5
 _CLOCK_EVERY = 64
 _LARGE_SHARE = 0.3  # of the runs; they are the longer ones and still make most of the steps
+_LARGE_SHARE_SLOW = 0.1
 _SHRINK_AT_MOST_S = 60.0
 _REPEATS = 3
 _LEAST_STEPS = 1000
+_LEAST_STEPS_SLOW = 100
+_SLOW_FLOORS = 0.1  # a tiny run seldom gets as far as a rejected draft
+_LEAST_CALLS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class SearchSettings:
     ``drawn``: sizes that each run draws from the profile; others are the configuration's. ``numbers`` is the share of
     runs in which every attention output is compared. Runs are numbered ``first_run``, ``first_run + run_stride`` and so
     on, at most ``runs`` of them. ``seen`` are kinds of violation that have been found before and are passed over.
+    ``slow`` says that kernels are interpreted: every run is small, and fewer steps count as tried.
     """
 
     configuration: Configuration
@@ -56,6 +61,7 @@ class SearchSettings:
     run_stride: int = 1
     runs: int | None = None
     seen: frozenset[tuple[str, str]] = frozenset()
+    slow: bool = False
 
 
 @dataclass(slots=True)
@@ -63,7 +69,8 @@ class SearchSummary:
     """What a search did.
 
     ``counts`` are executed operations and events by name, ``impossible`` those that the target's traits rule out,
-    ``known`` how often each known finding was met, ``too_little`` the floors that were not reached.
+    ``calls`` how often each kernel served what, if there are kernels of more than one maker, ``known`` how often each
+    known finding was met, ``too_little`` the floors that were not reached.
     """
 
     steps: int = 0
@@ -73,6 +80,7 @@ class SearchSummary:
     outputs_compared: int = 0
     tokens_read: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
     impossible: frozenset[str] = frozenset()
     findings: list[Finding] = field(default_factory=list)
     known: Counter[str] = field(default_factory=Counter)
@@ -114,8 +122,9 @@ class Search:
         self._journal = journal or Journal()
         self._started = self._last_told = now_s()
         self._seen = set(settings.seen)
-        self._profile = settings.profile
-        self._small = small_scope(settings.profile)
+        self._large, self._small = settings.profile, small_scope(settings.profile)
+        if settings.slow:
+            self._large, self._small = self._small, tiny_scope(settings.profile)
         self.summary = SearchSummary()
 
     def run(self) -> SearchSummary:
@@ -150,7 +159,8 @@ class Search:
     def _run_once(self, number: int) -> None:
         settings = self._settings
         random = Random(f"{settings.seed}:{number}")
-        profile = self._profile if random.random() < _LARGE_SHARE or not settings.drawn else self._small
+        large_share = _LARGE_SHARE_SLOW if settings.slow else _LARGE_SHARE
+        profile = self._large if random.random() < large_share or not settings.drawn else self._small
         configuration = self._draw_configuration(random, profile)
         numbers = random.random() < settings.numbers
         self._journal.start(number, configuration)
@@ -230,6 +240,7 @@ class Search:
         summary.tokens_read += session.shadow.tokens_read
         if session.executor.numbers is not None:
             summary.outputs_compared += session.executor.numbers.outputs_compared
+            summary.calls.update(session.executor.numbers.calls)
 
     # -- findings
 
@@ -243,7 +254,7 @@ class Search:
             known.met += 1
             return
         self._reporter.violated(violation, trace)
-        self._shrink(trace, violation, numbers and violation.invariant == "numbers", known)
+        self._shrink(trace, violation, numbers and violation.needs_kernels, known)
 
     def _shrink(self, trace: Trace, violation: Violation, numbers: bool, known: Known | None) -> None:
         """Shrink and tell; interrupted, the best so far is told. What cannot be repeated is told as it was found."""
@@ -298,14 +309,21 @@ def as_found(trace: Trace, violation: Violation, replays: tuple[int, int]) -> Fi
 def floors_missed(summary: SearchSummary, settings: SearchSettings) -> list[str]:
     """Events that the profile promises, the target can produce, and this search did not."""
     profile = settings.profile
-    wanted = _LEAST_STEPS if settings.steps is None else min(settings.steps, _LEAST_STEPS)
+    wanted = _LEAST_STEPS_SLOW if settings.slow else _LEAST_STEPS
+    if settings.steps is not None:
+        wanted = min(settings.steps, wanted)
     if summary.steps < wanted:
         return [f"steps: {summary.steps:,} were executed, {wanted:,} are the least that counts"]
+    kernel = settings.configuration.kernels
+    calls = sum(count for call, count in summary.calls.items() if call.endswith(f" by {kernel}"))
+    if is_users_own(kernel) and calls < _LEAST_CALLS:
+        return [f"kernel: {kernel} was called {calls} times, {_LEAST_CALLS} are the least that counts"]
     if summary.steps < profile.floor_steps:
         return []
     missed = []
-    for event, floor in profile.floors.items():
+    for event, whole_floor in profile.floors.items():
+        floor = whole_floor * _SLOW_FLOORS if settings.slow else whole_floor
         rate = 1000 * summary.counts[event] / summary.steps
         if event not in summary.impossible and rate < floor:
-            missed.append(f"{event}: {rate:.2f} per 1,000 steps, the floor is {floor}")
+            missed.append(f"{event}: {rate:.2f} per 1,000 steps, the floor is {floor:g}")
     return missed

@@ -37,7 +37,7 @@ from kvsan.fuzz.simplify import (
     with_other_prompts,
 )
 from kvsan.fuzz.small_world import SmallWorld
-from kvsan.harness.configuration import Configuration
+from kvsan.harness.configuration import HOST, Configuration
 from kvsan.harness.operations import Advance, Launch, Operation, Retire, Submit
 from kvsan.harness.registry import TargetFactory
 from kvsan.harness.trace import Trace
@@ -129,7 +129,7 @@ class Shrinker:
 
     def _cut(self, configuration: Configuration, operations: Operations) -> bool:
         """Accept a candidate, without what it does not execute."""
-        if (configuration, operations) in self._failed:
+        if (configuration, operations) in self._failed or not self._fits(configuration):
             return False
         executed = self._violates(configuration, operations)
         if executed is None:
@@ -137,6 +137,11 @@ class Shrinker:
             return False
         self.configuration, self.operations = configuration, executed
         return True
+
+    def _fits(self, configuration: Configuration) -> bool:
+        """Whether kernels can be expected to take a block size: many take powers of two only."""
+        size, before = configuration.block_size, self.configuration.block_size
+        return configuration.kernels == HOST or before & (before - 1) > 0 or size & (size - 1) == 0
 
     def _accept(self, operations: Sequence[Operation]) -> bool:
         return len(operations) > 0 and self._cut(self.configuration, tuple(operations))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from kvsan.harness.configuration import Configuration
+from kvsan.harness.configuration import HOST, Configuration
 from kvsan.harness.operations import (
     Abort,
     Finish,
@@ -281,7 +281,9 @@ def _taken_over(operation: Operation, old: str, new: str) -> Operation:
 
 
 def simpler_configurations(configuration: Configuration) -> Iterator[Configuration]:
-    """Fewer options, smaller blocks, a smaller pool."""
+    """The host's kernels, fewer options, smaller blocks, a smaller pool."""
+    if configuration.kernels != HOST:
+        yield replace(configuration, kernels=HOST)
     options = configuration.options
     for position in range(len(options)):
         yield replace(configuration, options=options[:position] + options[position + 1 :])

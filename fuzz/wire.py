@@ -65,6 +65,7 @@ def summary_out(summary: SearchSummary) -> Message:
     """Give a summary without its findings, which travel alone."""
     return {name: getattr(summary, name) for name in (*_ADDED, "seconds", "interrupted")} | {
         "counts": dict(summary.counts),
+        "calls": dict(summary.calls),
         "known": dict(summary.known),
         "impossible": sorted(summary.impossible),
     }
@@ -76,6 +77,7 @@ def summary_in(message: Message) -> SearchSummary:
         **message
         | {
             "counts": Counter(message["counts"]),
+            "calls": Counter(message["calls"]),
             "known": Counter(message["known"]),
             "impossible": frozenset(message["impossible"]),
         }
@@ -87,6 +89,7 @@ def add_up(total: SearchSummary, part: SearchSummary) -> None:
     for name in _ADDED:
         setattr(total, name, getattr(total, name) + getattr(part, name))
     total.counts.update(part.counts)
+    total.calls.update(part.calls)
     total.known.update(part.known)
     total.impossible |= part.impossible
 

@@ -24,10 +24,10 @@ from kvsan.fuzz.forked import exit_code, repeat_run, shrink_in_children
 from kvsan.fuzz.journal import IDLE, SHRINKING, STARTING, SharedJournal
 from kvsan.fuzz.known import KnownFindings, load_known
 from kvsan.fuzz.profiles import DEFAULT
-from kvsan.fuzz.replay import replay
+from kvsan.fuzz.replay import find_kernels, replay
 from kvsan.fuzz.search import Reporter, Search, SearchSettings, SearchSummary, as_found
 from kvsan.fuzz.shrink import Shrinker, judge_of
-from kvsan.harness.configuration import Configuration
+from kvsan.harness.configuration import HOST, Configuration
 from kvsan.harness.registry import TargetFactory, resolve
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, HarnessError, UsageError, Violation
@@ -60,19 +60,25 @@ class Worker:
             self._send({"event": "error", "kind": "harness", "message": text, "traceback": traceback.format_exc()})
         self._journal.state(IDLE)
 
-    def _factory(self, target: str) -> TargetFactory:
-        """Import a target, once; what it takes is not held against a run."""
+    def _factory(self, configuration: Configuration) -> TargetFactory:
+        """Import kernels and target, each once; what it takes is not held against a run.
+
+        Kernels come first: they decide how Triton runs, which the target may import.
+        """
         self._journal.state(STARTING)
+        if configuration.kernels != HOST:
+            find_kernels(configuration.kernels)
+        target = configuration.target
         if target not in self._factories:
             self._factories[target] = resolve(target)
         return self._factories[target]
 
     def _search(self, request: wire.Message) -> None:
         settings = wire.settings_in(request["settings"])
-        factory = self._factory(settings.configuration.target)
+        factory = self._factory(settings.configuration)
         if settings.numbers:
             warm_up(settings.configuration.dtype)
-        known = _known(request, settings.configuration.target)
+        known = _known(request, settings.configuration)
         search = Search(factory, settings, known, _Teller(self._send, self._journal), self._journal)
         try:
             search.run()
@@ -86,7 +92,7 @@ class Worker:
 
     def _replay(self, request: wire.Message) -> None:
         trace = wire.trace_in(request["trace"])
-        factory = self._factory(trace.configuration.target)
+        factory = self._factory(trace.configuration)
         warm_up(trace.configuration.dtype)
         replayed = replay(
             factory,
@@ -99,10 +105,10 @@ class Worker:
 
     def _shrink(self, request: wire.Message) -> None:
         trace, violation = wire.trace_in(request["trace"]), wire.violation_in(request["violation"])
-        factory = self._factory(trace.configuration.target)
+        factory = self._factory(trace.configuration)
         judge = judge_of(
             factory,
-            numbers=violation.invariant == "numbers",
+            numbers=violation.needs_kernels,
             beyond_contract=request["beyond_contract"],
             journal=self._journal,
         )
@@ -115,11 +121,11 @@ class Worker:
         trace: Trace | None
         if "trace" in request:
             trace = wire.trace_in(request["trace"])
-            factory = self._factory(trace.configuration.target)
+            factory = self._factory(trace.configuration)
         else:
             settings = wire.settings_in(request["settings"])
-            factory = self._factory(settings.configuration.target)
-            known = _known(request, settings.configuration.target)
+            factory = self._factory(settings.configuration)
+            known = _known(request, settings.configuration)
             trace = repeat_run(factory, settings, known, death.mark.operation, self._journal, patience_s)
             if trace is not None:
                 self._send({"event": "repeated", "trace": wire.trace_out(trace)})
@@ -158,8 +164,10 @@ class _Teller(Reporter):
         self._send({"event": "found", "finding": wire.finding_out(finding)})
 
 
-def _known(request: wire.Message, target: str) -> KnownFindings:
-    return load_known(Path(request["known"]), target) if request["known"] else KnownFindings()
+def _known(request: wire.Message, configuration: Configuration) -> KnownFindings:
+    if not request["known"]:
+        return KnownFindings()
+    return load_known(Path(request["known"]), configuration.target, configuration.kernels)
 
 
 def warm_up(dtype: str) -> None:

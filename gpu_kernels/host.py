@@ -47,7 +47,9 @@ class HostCache:
 class HostKernels:
     """The kernels of ``interface.Kernels`` on one CPU core. ``head_dim`` must be a multiple of 4."""
 
-    weight_roundoff = 0.0
+    def weight_roundoff(self, dtype: str) -> float:
+        """Weights stay in float32."""
+        return 0.0
 
     def allocate(self, num_units: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: str) -> HostCache:
         """Return a zeroed cache; memory is committed where it is first touched. ValueError on a bad ``head_dim``."""

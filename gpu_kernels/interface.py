@@ -8,7 +8,8 @@ All arrays are C-contiguous.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections import Counter
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +30,53 @@ _BITS_OF_DTYPE: dict[str, type[np.unsignedinteger[Any]]] = {
 }
 
 
+KERNEL_BUGS = ("out-of-bounds", "race", "overflow")
+"""Kinds of what a sanitizer of kernels can see."""
+
+
 class OutsidePool(IndexError):
     """A unit or slot given to a kernel is not in the pool, or a block table ends too early; nothing was written."""
+
+
+class KernelBug(Exception):
+    """What a sanitizer of kernels saw a kernel do; tells all of it as text.
+
+    ``kind`` is ``"out-of-bounds"``, ``"race"`` or ``"overflow"``; ``kernel`` is its name, ``file`` and ``line`` where
+    its source does it, ``program`` the program's ids, ``lane`` the element of the block (a tuple: one index a
+    dimension), ``message`` what was done to which address.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        kernel: str,
+        file: str,
+        line: int,
+        program: tuple[int, ...],
+        lane: int | tuple[int, ...],
+        message: str,
+    ) -> None:
+        assert kind in KERNEL_BUGS, kind
+        super().__init__(f"{kind} in {kernel} ({file}:{line}), program {program}, lane {lane}: {message}")
+        self.kind = kind
+        self.kernel = kernel
+        self.file = file
+        self.line = line
+        self.program = program
+        self.lane = lane
+        self.message = message
+
+
+class KernelRaised(Exception):
+    """A kernel of a user's own raised an exception; ``kind`` is the exception's name, the text tells all of it."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class UnusableKernels(ValueError):
+    """No kernels can be had by a name; the message says why, and what was expected."""
 
 
 class Attention(NamedTuple):
@@ -39,28 +85,40 @@ class Attention(NamedTuple):
     - ``output``: float32 ``[num_tokens, num_q_heads, head_dim]``, normalised: what a model would use.
     - ``sums``: float32, same shape: the sum of ``exp(score - row maximum) * V``, not normalised.
     - ``row_sums``: float32 ``[num_tokens, num_q_heads]``: the sum of ``exp(score - row maximum)``.
+    - ``output_roundoff``: the unit roundoff to which ``output`` was rounded before it became float32, 0 if it was not.
 
     For a zero query and integer V ``sums`` and ``row_sums`` are integers, exact in float32 below 2**24 whatever the
-    order of summation; the quotient is not.
+    order of summation; the quotient is not. Both are None from a kernel that has its output only.
     """
 
     output: Float32Array
-    sums: Float32Array
-    row_sums: Float32Array
+    sums: Float32Array | None
+    row_sums: Float32Array | None
+    output_roundoff: float = 0.0
+
+    def part(self, start: int, stop: int) -> Attention:
+        """Return what queries ``[start, stop)`` got."""
+        output, sums, row_sums = (
+            None if array is None else array[start:stop] for array in (self.output, self.sums, self.row_sums)
+        )
+        assert output is not None
+        return Attention(output, sums, row_sums, self.output_roundoff)
 
 
 class Kernels(Protocol[CacheT]):
     """Kernels over one paged cache.
 
     q heads are grouped: q head h reads kv head ``h // (num_q_heads // num_kv_heads)``. Scores are ``q . k``: a softmax
-    scale is the caller's, who folds it into the queries. ``weight_roundoff`` is the unit roundoff to which attention
-    weights are rounded before they meet V: 0 where they stay in float32, 2**-11 or 2**-8 on tensor cores that take
-    float16 or bfloat16 weights.
+    scale is the caller's, who folds it into the queries.
 
-    A unit or slot outside the pool raises OutsidePool, and nothing is written then.
+    A unit or slot outside the pool raises OutsidePool, and nothing is written then. Any of these may raise KernelBug.
     """
 
-    weight_roundoff: float
+    def weight_roundoff(self, dtype: str) -> float:
+        """Unit roundoff to which attention weights are rounded before they meet V, for a cache of this dtype.
+
+        0 where they stay in float32, 2**-11 or 2**-8 on tensor cores that take TF32, float16 or bfloat16 weights.
+        """
 
     def allocate(self, num_units: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: str) -> CacheT:
         """Return a zeroed cache of ``num_units * block_size`` slots; ``dtype`` is float32, float16 or bfloat16."""
@@ -109,6 +167,13 @@ class Kernels(Protocol[CacheT]):
 
     def zero(self, cache: CacheT, unit: int, start: int, stop: int) -> None:
         """Zero K and V of offsets ``[start, stop)`` of a unit."""
+
+
+@runtime_checkable
+class CountsCalls(Protocol):
+    """Kernels of more than one maker: ``calls`` says which kernel served which launches, and how many."""
+
+    calls: Counter[str]
 
 
 def bits_dtype(dtype: str) -> np.dtype[Any]:

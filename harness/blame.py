@@ -6,7 +6,7 @@ from types import TracebackType
 
 from kvsan.harness.operations import Operation
 from kvsan.harness.target import Target, View
-from kvsan.harness.verdict import HarnessError, UsageError, Violation
+from kvsan.harness.verdict import CRASH, HarnessError, UsageError, Violation
 
 _MESSAGE_LENGTH = 300
 _NOBODY = frozenset({"builtins", "typing"})
@@ -21,7 +21,7 @@ def blame_of(error: Exception, target: Target, view: View, operation: Operation 
     doing = "the end of the session" if operation is None else repr(operation)
     kinds = [kind for kind in (*type(target).__mro__, *type(view).__mro__) if kind.__module__ not in _NOBODY]
     if _passes_through(error.__traceback__, {kind.__module__ for kind in kinds}):
-        return Violation("target.crash", type(error).__name__, f"{text}, in {doing}")
+        return Violation(CRASH, type(error).__name__, f"{text}, in {doing}")
     if isinstance(error, TypeError | AttributeError) and any(kind.__name__ in str(error) for kind in kinds):
         return UsageError(f"{type(target).__name__} does not implement kvsan.harness.target.Target: {text}")
     return HarnessError(f"{text}, in {doing}")

@@ -10,6 +10,8 @@ from kvsan.harness.verdict import UsageError
 OptionValue = str | int | bool
 
 DTYPES = ("float32", "float16", "bfloat16")
+HOST = "host"
+"""Name of the kernels that run on the CPU, the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,7 @@ class Configuration:
 
     ``groups`` are written ``full`` or ``sliding:W`` with the window W in tokens (``sliding`` alone: four blocks).
     ``options`` are the target's own, sorted by name. ``hash_seed`` is the PYTHONHASHSEED of an engine's worker process.
+    ``kernels`` are those of the numbers oracle: ``host``, ``triton``, or ``package.module:function``, a user's own.
     """
 
     target: str = "paged"
@@ -27,6 +30,7 @@ class Configuration:
     dtype: str = "float32"
     options: tuple[tuple[str, OptionValue], ...] = ()
     hash_seed: int = 0
+    kernels: str = HOST
 
     def option(self, name: str, default: OptionValue) -> OptionValue:
         """Value of one of the target's options, or ``default``; UsageError if its type is another."""
@@ -41,6 +45,11 @@ class Configuration:
     def parsed_groups(self) -> tuple[Group, ...]:
         """The cache groups; UsageError on a word that is none."""
         return tuple(parse_group(word, self.block_size) for word in self.groups)
+
+
+def is_users_own(kernels: str) -> bool:
+    """Whether a name of kernels is ``package.module:function``."""
+    return ":" in kernels
 
 
 def parse_group(word: str, block_size: int) -> Group:

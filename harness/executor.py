@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -23,6 +24,10 @@ class NumbersOracle(Protocol):
 
     outputs_compared: int
     tokens_read: int
+
+    @property
+    def calls(self) -> Counter[str]:
+        """How often each kernel served what."""
 
     def copy(self, source: int, destination: int, start: int, stop: int) -> None:
         """Copy slots of one unit to another."""

@@ -8,6 +8,9 @@ which they are reported, the most telling first:
 - ``zero``: equal weights; sums and row sums are exact integers.
 - ``random``: a softmax, within a bound derived in ``comparison``.
 
+Kernels that give their output alone, without sums, are held to a derived bound by the zero query too. What a sanitizer
+of kernels sees while one runs is a violation of ``kernel``, and an exception of a user's kernel one of ``target.crash``.
+
 Any difference of what is stored is seen by the bytes. The queries are there for what happens after: a kernel that reads
 another slot than the gather does, attends to too much or too little, or accumulates wrongly. What they do not see: a
 kernel that fails only for queries or values other than these; and anything inside ``bound`` for the random query.
@@ -15,8 +18,10 @@ kernel that fails only for queries or values other than these; and anything insi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -30,7 +35,18 @@ from kvsan.gpu_kernels.addressing import (
     slots_of,
 )
 from kvsan.gpu_kernels.host import HostKernels
-from kvsan.gpu_kernels.interface import Attention, Bits, Float32Array, Kernels, OutsidePool, bits_dtype, decode_bits
+from kvsan.gpu_kernels.interface import (
+    Attention,
+    Bits,
+    CountsCalls,
+    Float32Array,
+    KernelBug,
+    KernelRaised,
+    Kernels,
+    OutsidePool,
+    bits_dtype,
+    decode_bits,
+)
 from kvsan.gpu_kernels.reference import Float64Array, shared_query_attention
 from kvsan.harness.comparison import (
     QUERIES,
@@ -44,7 +60,7 @@ from kvsan.harness.comparison import (
 from kvsan.harness.execution import BoundRow
 from kvsan.harness.payload import Payload, PayloadShape, identity_of_keys, identity_of_values, payload_of
 from kvsan.harness.target import IntArray
-from kvsan.harness.verdict import Violation
+from kvsan.harness.verdict import CRASH, KERNEL, KERNEL_CRASH, Violation
 
 INVARIANT = "numbers"
 CAUSES = ("key-bytes", "value-bytes", "needle", "zero", "random")
@@ -52,6 +68,24 @@ CAUSES = ("key-bytes", "value-bytes", "needle", "zero", "random")
 
 _NO_WINDOW = 1 << 62
 _SWEEP_ROWS = 64
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _runs_kernels(method: Callable[P, R]) -> Callable[P, R]:
+    """Let a method tell what its kernels did to themselves as a violation."""
+
+    @wraps(method)
+    def judged(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except KernelBug as bug:
+            raise Violation(KERNEL, bug.kind, str(bug)) from bug
+        except KernelRaised as error:
+            raise Violation(CRASH, KERNEL_CRASH + error.kind, str(error)) from error
+
+    return judged
 
 
 class Mismatch(NamedTuple):
@@ -104,14 +138,22 @@ class Numbers:
         self._ranges = [score_range(query) for query in self._random]
         self._gathered = self._gather_buffers(0)
 
+    @property
+    def calls(self) -> Counter[str]:
+        """How often each kernel served what; empty if all kernels are of one maker."""
+        return self.kernels.calls if isinstance(self.kernels, CountsCalls) else Counter()
+
+    @_runs_kernels
     def copy(self, source: int, destination: int, start: int, stop: int) -> None:
         """Copy offsets ``[start, stop)`` of a unit; IndexError outside the pool."""
         self.kernels.copy(self.cache, source, destination, start, stop)
 
+    @_runs_kernels
     def zero(self, unit: int, start: int, stop: int) -> None:
         """Zero offsets ``[start, stop)`` of a unit; IndexError outside the pool."""
         self.kernels.zero(self.cache, unit, start, stop)
 
+    @_runs_kernels
     def write_external(self, slots: IntArray, identity: IntArray) -> None:
         """Write tokens that no launch computed: ``slots`` and ``identity`` int64 ``[num_tokens]``.
 
@@ -127,6 +169,7 @@ class Numbers:
         self.write(rows)
         _raise_first(self.mismatches(rows, step))
 
+    @_runs_kernels
     def write(self, rows: Sequence[BoundRow]) -> None:
         """Write positions ``[start, stop)`` of every row through the slot mapping."""
         rows = [row for row in rows if row.start < row.stop]
@@ -146,6 +189,7 @@ class Numbers:
             names = ", ".join(row.name for row in rows)
             raise Violation(INVARIANT, CAUSES[0], f"one of {names} cannot be written: {error}") from error
 
+    @_runs_kernels
     def mismatches(self, rows: Sequence[BoundRow], step: int) -> list[Mismatch]:
         """Read every row in all five ways, without writing, and return all that is wrong, in reporting order."""
         rows = [row for row in rows if row.start < row.stop]
@@ -160,7 +204,7 @@ class Numbers:
             first = 0
             for read in batch:
                 end = first + len(read.needles)
-                part = Attention(*(array[first:end] for array in attention))
+                part = attention.part(first, end)
                 reference = shared_query_attention(
                     self._random64[read.random],
                     read.payload.key_codes,
@@ -177,6 +221,7 @@ class Numbers:
         """Ask one needle for each unit that the last token of a row sees; Violation if an output is wrong."""
         _raise_first([mismatch for row in rows for mismatch in self.sweep_mismatches(row, step, rows)])
 
+    @_runs_kernels
     def sweep_mismatches(self, row: BoundRow, step: int, rows: Sequence[BoundRow] = ()) -> list[Mismatch]:
         """Return what a sweep over one row finds; ``rows`` are those whose tokens a message may name."""
         payload = payload_of(row, self.shape)
@@ -243,10 +288,14 @@ class Numbers:
     ) -> list[Mismatch]:
         """Compare the outputs of one read by the three queries; at most one mismatch a query, the first token's."""
         row, payload = read.row, read.payload
-        self.outputs_compared += attention.row_sums.size
+        output, sums, row_sums, output_roundoff = attention
+        alone = sums is None or row_sums is None
+        self.outputs_compared += output.shape[0] * output.shape[1]
         bad = np.empty(QUERIES, np.int64)
         compare_outputs(
-            *attention,
+            output,
+            output if sums is None else sums,
+            np.empty(output.shape[:2], np.float32) if row_sums is None else row_sums,
             reference,
             payload.key_codes,
             payload.value_codes,
@@ -255,7 +304,9 @@ class Numbers:
             read.needles,
             _NO_WINDOW if row.window is None else row.window,
             self._ranges[read.random],
-            self.kernels.weight_roundoff,
+            self.kernels.weight_roundoff(self.shape.dtype),
+            output_roundoff,
+            alone,
             bad,
         )
         if (bad < 0).all():
@@ -264,19 +315,29 @@ class Numbers:
         for cause, index in zip(("random", "zero", "needle"), bad.tolist(), strict=True):
             if index >= 0:
                 token, head = divmod(index, QUERIES * self._q_heads)
-                position = int(read.positions[token])
-                story = f"{cause} query of {row.name}@{position}, group {row.group}, head {head}"
-                if cause == "needle":
-                    needle = int(read.needles[token])
-                    kv_head = head // (QUERIES * self._q_heads // self.shape.num_kv_heads)
-                    owner = identity_of_values(attention.output[token, head], kv_head * self.shape.head_dim, self.shape)
-                    story += f": expected V of {row.name}@{needle}, found {self._name(owner, rows)}"
-                elif cause == "zero":
-                    story += f": row sum {attention.row_sums[token, head]:g}, or the sum of V, is not that of the row"
-                else:
-                    story += ": further from the reference than rounding explains"
-                found.append(Mismatch(cause, row.name, position, story))
+                story = self._story(cause, read, token, head, attention, rows)
+                found.append(Mismatch(cause, row.name, int(read.positions[token]), story))
         return found
+
+    def _story(
+        self, cause: str, read: _Read, token: int, head: int, attention: Attention, rows: Sequence[BoundRow]
+    ) -> str:
+        """Tell what is wrong with one output."""
+        name, row_sums = read.row.name, attention.row_sums
+        row_sum = None if row_sums is None else row_sums[token, head]
+        story = f"{cause} query of {name}@{read.positions[token]}, group {read.row.group}, head {head}"
+        if cause == "needle":
+            wanted = f"{name}@{read.needles[token]}"
+            kv_head = head // (QUERIES * self._q_heads // self.shape.num_kv_heads)
+            owner = identity_of_values(attention.output[token, head], kv_head * self.shape.head_dim, self.shape)
+            seen = self._name(owner, rows)
+            weight = f" with a row sum of {row_sum:g}, expected 1" if seen == wanted and row_sum is not None else ""
+            return f"{story}: expected V of {wanted}, found {seen}{weight}"
+        if cause == "random":
+            return f"{story}: further from the reference than rounding explains"
+        if row_sum is None:
+            return f"{story}: further from the mean of V than rounding explains"
+        return f"{story}: row sum {row_sum:g}, or the sum of V, is not that of the row"
 
     def _read_bytes(self, row: BoundRow, rows: Sequence[BoundRow]) -> list[Mismatch]:
         """Compare K and V of all that a row sees bit for bit."""

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
-from kvsan.harness.configuration import Configuration
+from kvsan.harness.configuration import Configuration, is_users_own
 from kvsan.harness.target import Target
 from kvsan.harness.trace_format import shown
 from kvsan.harness.verdict import UsageError
@@ -54,6 +54,11 @@ def available() -> list[tuple[str, str]]:
 def is_builtin_in_process(name: str) -> bool:
     """Whether a target is KVSan's own pure Python and runs in the session's process; all others get a worker."""
     return _entry_name(name) in IN_PROCESS
+
+
+def runs_in_process(configuration: Configuration) -> bool:
+    """Whether both target and kernels are KVSan's own; a user's kernel may crash or hang like a user's target."""
+    return is_builtin_in_process(configuration.target) and not is_users_own(configuration.kernels)
 
 
 def _entry_name(name: str) -> str:

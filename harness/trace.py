@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kvsan.harness.configuration import Configuration
+from kvsan.harness.configuration import HOST, Configuration
 from kvsan.harness.operations import OPERATIONS, Operation
 from kvsan.harness.trace_format import BadValue, decoder_for, encode, shown, unexpected
 from kvsan.harness.verdict import HarnessError, UsageError
@@ -78,11 +78,10 @@ _decode_operation = {operation.__name__: decoder_for(operation) for operation in
 def dumps(content: Trace | TraceFile) -> str:
     """Write a trace as JSON text for people: one operation a line, defaults left out."""
     file = content if isinstance(content, TraceFile) else TraceFile(content)
-    head: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
-        "configuration": encode(file.trace.configuration, keep_defaults=True),
-    }
+    configuration = encode(file.trace.configuration, keep_defaults=True)
+    if configuration["kernels"] == HOST:
+        del configuration["kernels"]  # version 1 began without it, and most traces do
+    head: dict[str, Any] = {"format": FORMAT, "version": VERSION, "configuration": configuration}
     if file.expect is not None:
         head["expect"] = encode(file.expect)
     lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]

@@ -59,6 +59,7 @@ STRINGS: dict[str, tuple[re.Pattern[str], str]] = {
     "options": PRINTABLE,
     "engine_id": OPTIONAL_SYMBOL,
     "target": TARGET,
+    "kernels": TARGET,
     "cause": PROSE,
     "releases": PROSE,
     "about": PROSE,

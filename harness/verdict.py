@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kvsan.harness.trace import Trace
 
+KERNEL = "kernel"
+CRASH = "target.crash"
+KERNEL_CRASH = "kernel "
+"""Begins the cause of ``target.crash`` where a user's kernel raised, and not the manager."""
+
 EXIT_CLEAN = 0
 EXIT_VIOLATION = 1
 EXIT_USAGE = 2
@@ -42,6 +47,11 @@ class Violation(Exception):
     def kind(self) -> tuple[str, str]:
         """Invariant id and cause."""
         return self.invariant, self.cause
+
+    @property
+    def needs_kernels(self) -> bool:
+        """Whether it shows only where kernels run."""
+        return self.invariant in ("numbers", KERNEL) or self.cause.startswith(KERNEL_CRASH)
 
 
 @dataclass(frozen=True, slots=True)

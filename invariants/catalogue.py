@@ -88,10 +88,17 @@ ORACLES = (
         "a kernel that fails for other queries or values only, or within the bound of the random query.",
     ),
     Oracle(
+        "kernel",
+        "A kernel stays inside its tensors, no two programs write one address, and no int32 overflows.",
+        "kvsan.harness.numbers, kvsan.gpu_kernels.interface",
+        ("out-of-bounds", "race", "overflow"),
+        "kernels that nothing instruments: what is not run by the interpreter with its checks.",
+    ),
+    Oracle(
         "target.crash",
-        "The target does not raise, exit or die.",
-        "kvsan.harness.blame, kvsan.fuzz.deaths",
-        ("the exception's name", "the signal or exit code of its process"),
+        "The target, or a user's kernel, does not raise, exit or die.",
+        "kvsan.harness.blame, kvsan.harness.numbers, kvsan.fuzz.deaths",
+        ("the exception's name, ``kernel`` before it if a kernel raised it", "the signal or exit code of its process"),
         "errors that the target catches itself.",
     ),
     Oracle(

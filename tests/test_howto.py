@@ -1,7 +1,8 @@
-"""The manager that docs/your-own-manager.md shows does what the page says, on the command line and under pytest."""
+"""The manager and the kernel that the how-to pages show do what the pages say, on the command line and under pytest."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,25 +10,42 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "your-own-manager.md"
+from kvsan.gpu_kernels.user_function import OPTIONAL, REQUIRED
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+MANAGER, KERNEL = DOCS / "your-own-manager.md", DOCS / "your-own-kernel.md"
+WRONG_BLOCK = ("stride_table + block)", "stride_table + tl.maximum(block - 1, 0))")
+ONE_MORE = ("range(0, tl.cdiv(length, BLOCK_SIZE))", "range(0, tl.cdiv(length, BLOCK_SIZE) + 1)")
+BEYOND = (ONE_MORE, ("mask = inside[:, None]", "mask = (inside | True)[:, None]"))
 LEAK = ("self.free.extend(self.table.pop(name))", "self.free.extend(self.table.pop(name)[1:])")
 
 
-def blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+def blocks(page: Path = MANAGER) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
 
 
-def write_manager(folder: Path, *changes: tuple[str, str]) -> None:
-    source = blocks()[0]
+def write_source(path: Path, source: str, changes: tuple[tuple[str, str], ...]) -> None:
     for old, new in changes:
         assert old in source
         source = source.replace(old, new)
-    (folder / "mypool.py").write_text(source, "utf-8")
+    path.write_text(source, "utf-8")
+
+
+def write_manager(folder: Path, *changes: tuple[str, str]) -> None:
+    write_source(folder / "mypool.py", blocks()[0], changes)
 
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a module as a user does, who has told Triton nothing."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     return subprocess.run(
-        [sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
@@ -54,3 +72,26 @@ def test_it_runs_under_pytest(tmp_path: Path, changes: tuple[tuple[str, str], ..
     (tmp_path / "test_mypool.py").write_text(blocks()[1], "utf-8")
     done = run(tmp_path, "pytest", "-q", "-p", "no:cacheprovider", "test_mypool.py")
     assert done.returncode == expected, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected", "words"),
+    [
+        ((), 0, "decode by mykernel:decode"),
+        ((WRONG_BLOCK,), 1, "VIOLATION numbers ["),
+        (BEYOND, 1, "VIOLATION kernel [out-of-bounds]"),
+    ],
+    ids=["clean", "wrong block", "one block too many"],
+)
+def test_the_kernel(tmp_path: Path, changes: tuple[tuple[str, str], ...], expected: int, words: str) -> None:
+    write_source(tmp_path / "mykernel.py", blocks(KERNEL)[0], changes)
+    done = run(tmp_path, "kvsan.cli", "fuzz", "--kernel", "mykernel:decode", "--steps", "150", "--max-findings", "1")
+    assert done.returncode == expected, done.stdout + done.stderr
+    assert words in done.stdout
+
+
+def test_the_page_names_every_parameter_that_a_kernel_may_have() -> None:
+    text = KERNEL.read_text("utf-8").partition("```python")[0]
+    for role in REQUIRED:
+        for parameter in (*REQUIRED[role], *OPTIONAL[role]):
+            assert re.search(rf"\b{parameter}\b", text), parameter

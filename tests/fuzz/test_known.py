@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -86,6 +87,16 @@ def test_another_invariant_or_cause_is_another_finding(kind: tuple[str, str]) ->
 )
 def test_a_trace_concerns_its_target_at_its_releases(filed: str, releases: str, target: str, concerned: bool) -> None:
     assert concerns(on_file(filed, releases), target) is concerned
+
+
+@pytest.mark.parametrize(
+    ("filed", "kernels", "concerned"),
+    [("host", "my:decode", True), ("my:decode", "my:decode", True), ("my:decode", "host", False)],
+)
+def test_a_trace_of_a_kernel_concerns_that_kernel_alone(filed: str, kernels: str, concerned: bool) -> None:
+    file = on_file("paged")
+    trace = replace(file.trace, configuration=replace(file.trace.configuration, kernels=filed))
+    assert concerns(replace(file, trace=trace), "paged", kernels) is concerned
 
 
 @pytest.mark.parametrize(("release", "releases"), [("0.9", "about 0.9"), ("", ">=0.9"), ("latest", ">=0.9")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvsan.fuzz.profiles import DEFAULT, PROFILES, Profile, profile_named, small_scope
+from kvsan.fuzz.profiles import DEFAULT, PROFILES, Profile, profile_named, small_scope, tiny_scope
 from kvsan.harness.operations import OPERATIONS
 from kvsan.harness.verdict import UsageError
 
@@ -18,7 +18,7 @@ def test_every_operation_has_a_weight(profile: Profile) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=lambda profile: profile.name)
 def test_a_pool_holds_a_block_for_two_requests(profile: Profile) -> None:
-    for scope in (profile, small_scope(profile)):
+    for scope in (profile, small_scope(profile), tiny_scope(profile)):
         assert min(scope.num_units) >= 3
         assert min(scope.live_requests) >= 2
 
@@ -27,6 +27,14 @@ def test_a_small_scope_keeps_weights_and_floors() -> None:
     small = small_scope(DEFAULT)
     assert (small.weights, small.floors) == (DEFAULT.weights, DEFAULT.floors)
     assert max(small.num_units) <= min(DEFAULT.num_units)
+
+
+def test_a_tiny_scope_is_smaller_still_and_its_blocks_are_powers_of_two() -> None:
+    small, tiny = small_scope(DEFAULT), tiny_scope(DEFAULT)
+    assert max(tiny.num_units) < max(small.num_units)
+    assert max(tiny.run_steps) < max(small.run_steps)
+    assert max(tiny.segment_tokens) < max(small.segment_tokens)
+    assert all(size & (size - 1) == 0 for size in tiny.block_sizes)
 
 
 def test_a_profile_is_found_by_its_name() -> None:

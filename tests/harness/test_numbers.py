@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from kvsan.gpu_kernels.host import HostCache, HostKernels
-from kvsan.gpu_kernels.interface import Attention
+from kvsan.gpu_kernels.interface import KERNEL_BUGS, Attention, KernelBug
 from kvsan.gpu_kernels.reference import shared_query_attention
 from kvsan.harness.comparison import random_bound, random_queries, score_range
 from kvsan.harness.execution import BoundRow
 from kvsan.harness.numbers import Numbers
 from kvsan.harness.verdict import Violation
+from kvsan.invariants import ORACLES
 
 DTYPES = ("float32", "float16", "bfloat16")
 BLOCK_SIZE = 4
@@ -257,6 +258,38 @@ def test_faulty_kernels_are_seen_by_the_queries(fault: str, expected: set[str]) 
 
     assert expected <= found
     assert not found & {"key-bytes", "value-bytes"}
+
+
+class BuggyKernels(HostKernels):
+    """Host kernels under a sanitizer that has something to say about one of them."""
+
+    def __init__(self, call: str) -> None:
+        def buggy(*_args: object) -> None:
+            raise KernelBug("race", "a_kernel", "kernels.py", 7, (0, 1, 0), 3, "two programs write one address")
+
+        setattr(self, call, buggy)
+
+
+@pytest.mark.parametrize("call", ["write", "decode", "prefill", "gather", "copy", "zero"])
+def test_what_a_sanitizer_sees_is_a_violation(call: str) -> None:
+    numbers = Numbers(32, BLOCK_SIZE, kernels=BuggyKernels(call))
+
+    def use_every_kernel() -> None:
+        numbers.launch([make_row("r1", [1], 0, 1), make_row("r2", [2], 0, 2)], 0)
+        numbers.copy(1, 3, 0, 2)
+        numbers.zero(3, 0, 2)
+
+    with pytest.raises(Violation) as caught:
+        use_every_kernel()
+
+    assert caught.value.kind == ("kernel", "race")
+    assert caught.value.message == (
+        "race in a_kernel (kernels.py:7), program (0, 1, 0), lane 3: two programs write one address"
+    )
+
+
+def test_the_catalogue_names_all_that_a_sanitizer_can_see() -> None:
+    assert next(oracle.causes for oracle in ORACLES if oracle.id == "kernel") == KERNEL_BUGS
 
 
 def test_needles_differ_from_step_to_step_and_not_from_run_to_run() -> None:

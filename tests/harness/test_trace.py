@@ -80,6 +80,7 @@ configurations = st.builds(
     dtype=st.sampled_from(DTYPES),
     options=options.map(lambda chosen: tuple(sorted(chosen.items()))),
     hash_seed=st.integers(0, 2**32 - 1),
+    kernels=st.sampled_from(["host", "triton", "my.module:decode"]),
 )
 prose = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=50)
 expectations = st.builds(Expectation, symbols, prose, st.integers(0, 1_000_000), prose, prose)
@@ -129,12 +130,24 @@ def test_hash_ignores_what_is_expected_and_written_out_defaults() -> None:
     "other",
     [
         dataclasses.replace(EXAMPLE.trace, configuration=Configuration(num_units=9)),
+        dataclasses.replace(EXAMPLE.trace, configuration=Configuration(kernels="triton")),
         dataclasses.replace(EXAMPLE.trace, operations=EXAMPLE.trace.operations[1:]),
         dataclasses.replace(EXAMPLE.trace, operations=EXAMPLE.trace.operations[::-1]),
     ],
 )
 def test_hash_tells_traces_apart(other: Trace) -> None:
     assert canonical_hash(other) != canonical_hash(EXAMPLE.trace)
+
+
+def test_kernels_are_written_only_if_they_are_not_the_hosts() -> None:
+    assert "kernels" not in dumps(Trace(Configuration(), ()))
+    assert '"kernels": "my:decode"' in dumps(Trace(Configuration(kernels="my:decode"), ()))
+
+
+def test_a_name_of_kernels_is_held_to_what_a_targets_name_is() -> None:
+    text = dumps(Trace(Configuration(kernels="my:decode"), ())).replace("my:decode", "my decode")
+    with pytest.raises(UsageError, match=r"configuration.kernels: expected 1 to 200 characters"):
+        loads(text)
 
 
 def test_file_has_one_operation_a_line_without_defaults() -> None:
