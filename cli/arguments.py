@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING, TypeAlias
 
+from kvsan.gpu_kernels.formats import FORMATS
 from kvsan.harness.verdict import UsageError
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--groups", default="full", metavar="LIST", help="cache groups, such as full,sliding:16 (default: full)"
     )
-    group.add_argument("--dtype", default="float32", help="of K and V: float32, float16 or bfloat16 (default: float32)")
+    group.add_argument("--dtype", default="float32", help=f"of K and V: {', '.join(FORMATS)} (default: float32)")
     group.add_argument(
         "--option", type=option, action="append", default=[], metavar="NAME=VALUE", help="an option of the target's own"
     )

@@ -9,8 +9,9 @@ from typing import Any
 
 from kvsan.fuzz.journal import Journal
 from kvsan.gpu_kernels.choose import kernels_named
+from kvsan.gpu_kernels.formats import format_named
 from kvsan.gpu_kernels.interface import Kernels, UnusableKernels
-from kvsan.harness.configuration import HOST, Configuration
+from kvsan.harness.configuration import HOST, TRITON, Configuration
 from kvsan.harness.fingerprint import Fingerprint
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.numbers import Numbers
@@ -78,6 +79,10 @@ def make_numbers(traits: Traits, configuration: Configuration) -> Numbers:
     Kernels other than the host's get half its q heads: where they are interpreted, every head costs.
     """
     size = traits.num_units, traits.block_size, configuration.dtype
+    if configuration.kernels != TRITON and format_named(configuration.dtype).quantised:
+        raise UsageError(
+            f"dtype {configuration.dtype}: only the kernels called triton read it; expected --kernels triton"
+        )
     if configuration.kernels == HOST:
         return Numbers(*size)
     return Numbers(*size, kernels=find_kernels(configuration.kernels), q_heads=_Q_HEADS)

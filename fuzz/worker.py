@@ -28,6 +28,7 @@ from kvsan.fuzz.replay import find_kernels, replay
 from kvsan.fuzz.search import Reporter, Search, SearchSettings, SearchSummary, as_found
 from kvsan.fuzz.shrink import Shrinker, judge_of
 from kvsan.harness.configuration import HOST, Configuration
+from kvsan.harness.grid import grid_of
 from kvsan.harness.registry import TargetFactory, resolve
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, HarnessError, UsageError, Violation
@@ -172,7 +173,8 @@ def _known(request: wire.Message, configuration: Configuration) -> KnownFindings
 
 def warm_up(dtype: str) -> None:
     """Compile what the numbers oracle needs, so that it does not look as if the target hangs."""
-    settings = SearchSettings(Configuration(dtype=dtype), DEFAULT, steps=_WARM_UP_STEPS)
+    element_dtype = grid_of(dtype, 16).element_dtype
+    settings = SearchSettings(Configuration(dtype=element_dtype), DEFAULT, steps=_WARM_UP_STEPS)
     Search(make_target, settings, KnownFindings(), Reporter()).run()
 
 

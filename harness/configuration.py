@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvsan.gpu_kernels.formats import FORMATS
 from kvsan.harness.target import Group
 from kvsan.harness.verdict import UsageError
 
 OptionValue = str | int | bool
 
-DTYPES = ("float32", "float16", "bfloat16")
+DTYPES = tuple(FORMATS)
+"""Of K and V; those with scales need the ``triton`` kernels."""
 HOST = "host"
 """Name of the kernels that run on the CPU, the default."""
+TRITON = "triton"
+"""Name of KVSan's own Triton kernels."""
 
 
 @dataclass(frozen=True, slots=True)

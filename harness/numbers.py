@@ -19,9 +19,8 @@ kernel that fails only for queries or values other than these; and anything insi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,8 +39,6 @@ from kvsan.gpu_kernels.interface import (
     Bits,
     CountsCalls,
     Float32Array,
-    KernelBug,
-    KernelRaised,
     Kernels,
     OutsidePool,
     bits_dtype,
@@ -58,9 +55,10 @@ from kvsan.harness.comparison import (
     score_range,
 )
 from kvsan.harness.execution import BoundRow
+from kvsan.harness.kernel_faults import runs_kernels
 from kvsan.harness.payload import Payload, PayloadShape, identity_of_keys, identity_of_values, payload_of
 from kvsan.harness.target import IntArray
-from kvsan.harness.verdict import CRASH, KERNEL, KERNEL_CRASH, Violation
+from kvsan.harness.verdict import Violation
 
 INVARIANT = "numbers"
 CAUSES = ("key-bytes", "value-bytes", "needle", "zero", "random")
@@ -68,24 +66,6 @@ CAUSES = ("key-bytes", "value-bytes", "needle", "zero", "random")
 
 _NO_WINDOW = 1 << 62
 _SWEEP_ROWS = 64
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _runs_kernels(method: Callable[P, R]) -> Callable[P, R]:
-    """Let a method tell what its kernels did to themselves as a violation."""
-
-    @wraps(method)
-    def judged(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return method(*args, **kwargs)
-        except KernelBug as bug:
-            raise Violation(KERNEL, bug.kind, str(bug)) from bug
-        except KernelRaised as error:
-            raise Violation(CRASH, KERNEL_CRASH + error.kind, str(error)) from error
-
-    return judged
 
 
 class Mismatch(NamedTuple):
@@ -133,9 +113,11 @@ class Numbers:
         self.outputs_compared = 0
         self.tokens_read = 0
         self._q_heads = q_heads
-        self._random = random_queries(q_heads, head_dim)
+        grid = self.shape.grid
+        self._largest = grid.largest_value(head_dim).astype(np.float64)
+        self._random = random_queries(q_heads, head_dim, grid.markers(head_dim))
         self._random64 = self._random.astype(np.float64)
-        self._ranges = [score_range(query) for query in self._random]
+        self._ranges = [score_range(query, grid.largest_key(head_dim)) for query in self._random]
         self._gathered = self._gather_buffers(0)
 
     @property
@@ -143,17 +125,17 @@ class Numbers:
         """How often each kernel served what; empty if all kernels are of one maker."""
         return self.kernels.calls if isinstance(self.kernels, CountsCalls) else Counter()
 
-    @_runs_kernels
+    @runs_kernels
     def copy(self, source: int, destination: int, start: int, stop: int) -> None:
         """Copy offsets ``[start, stop)`` of a unit; IndexError outside the pool."""
         self.kernels.copy(self.cache, source, destination, start, stop)
 
-    @_runs_kernels
+    @runs_kernels
     def zero(self, unit: int, start: int, stop: int) -> None:
         """Zero offsets ``[start, stop)`` of a unit; IndexError outside the pool."""
         self.kernels.zero(self.cache, unit, start, stop)
 
-    @_runs_kernels
+    @runs_kernels
     def write_external(self, slots: IntArray, identity: IntArray) -> None:
         """Write tokens that no launch computed: ``slots`` and ``identity`` int64 ``[num_tokens]``.
 
@@ -169,7 +151,7 @@ class Numbers:
         self.write(rows)
         _raise_first(self.mismatches(rows, step))
 
-    @_runs_kernels
+    @runs_kernels
     def write(self, rows: Sequence[BoundRow]) -> None:
         """Write positions ``[start, stop)`` of every row through the slot mapping."""
         rows = [row for row in rows if row.start < row.stop]
@@ -189,7 +171,7 @@ class Numbers:
             names = ", ".join(row.name for row in rows)
             raise Violation(INVARIANT, CAUSES[0], f"one of {names} cannot be written: {error}") from error
 
-    @_runs_kernels
+    @runs_kernels
     def mismatches(self, rows: Sequence[BoundRow], step: int) -> list[Mismatch]:
         """Read every row in all five ways, without writing, and return all that is wrong, in reporting order."""
         rows = [row for row in rows if row.start < row.stop]
@@ -221,7 +203,7 @@ class Numbers:
         """Ask one needle for each unit that the last token of a row sees; Violation if an output is wrong."""
         _raise_first([mismatch for row in rows for mismatch in self.sweep_mismatches(row, step, rows)])
 
-    @_runs_kernels
+    @runs_kernels
     def sweep_mismatches(self, row: BoundRow, step: int, rows: Sequence[BoundRow] = ()) -> list[Mismatch]:
         """Return what a sweep over one row finds; ``rows`` are those whose tokens a message may name."""
         payload = payload_of(row, self.shape)
@@ -262,7 +244,13 @@ class Numbers:
         first = 0
         for read in reads:
             end = first + len(read.needles)
-            build_queries(self._random[read.random], read.payload.key_codes, read.needles, queries[first:end])
+            build_queries(
+                self._random[read.random],
+                read.payload.key_codes,
+                read.needles,
+                self.shape.grid.group,
+                queries[first:end],
+            )
             first = end
         return queries
 
@@ -307,6 +295,8 @@ class Numbers:
             self.kernels.weight_roundoff(self.shape.dtype),
             output_roundoff,
             alone,
+            self._largest,
+            self.shape.grid.group,
             bad,
         )
         if (bad < 0).all():
@@ -358,7 +348,7 @@ class Numbers:
                 position = row.low + token
                 slot = slot_of(int(row.table[block_of(position, self.block_size)]), 0, self.block_size)
                 slot += offset_of(position, self.block_size)
-                elements = decode_bits(bits[token], self.shape.dtype).ravel()
+                elements = decode_bits(bits[token], self.shape.grid.element_dtype).ravel()
                 owner = (
                     identity_of_keys(elements, self.shape)
                     if cause == "key-bytes"
@@ -382,7 +372,8 @@ class Numbers:
 
     def _gather_buffers(self, capacity: int) -> tuple[Bits, Bits]:
         shape = (capacity, self.shape.num_kv_heads, self.shape.head_dim)
-        return np.empty(shape, bits_dtype(self.shape.dtype)), np.empty(shape, bits_dtype(self.shape.dtype))
+        bits = bits_dtype(self.shape.grid.element_dtype)
+        return np.empty(shape, bits), np.empty(shape, bits)
 
 
 def _raise_first(mismatches: Sequence[Mismatch]) -> None:

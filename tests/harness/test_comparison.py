@@ -36,7 +36,7 @@ class Row:
         self.random = random_queries(Q_HEADS, head_dim)[seed]
         self.needles = np.array([int(rng.integers(length))])
         self.queries = np.empty((1, QUERIES * Q_HEADS, head_dim), np.float32)
-        build_queries(self.random, self.keys, self.needles, self.queries)
+        build_queries(self.random, self.keys, self.needles, 0, self.queries)
 
     def bad(self, output: Array, weight_roundoff: float = 0.0, output_roundoff: float = 0.0) -> set[str]:
         """Queries whose outputs are not accepted."""
@@ -50,7 +50,8 @@ class Row:
         given = np.ascontiguousarray(output[None], dtype=np.float32)
         compare_outputs(
             given, given, np.zeros(given.shape[:2], np.float32), reference, self.keys, self.values, sums, positions,
-            self.needles, 1 << 62, score_range(self.random), weight_roundoff, output_roundoff, True, bad,
+            self.needles, 1 << 62, score_range(self.random, np.ones_like(self.keys[0, 0])), weight_roundoff,
+            output_roundoff, True, np.full(self.keys.shape[2], 8.0), 0, bad,
         )  # fmt: skip
         return {name for name, index in zip(("random", "zero", "needle"), bad.tolist(), strict=True) if index >= 0}
 
@@ -148,7 +149,7 @@ def test_nan_is_not_accepted(query: int) -> None:
 
 
 def test_the_zero_query_sees_a_single_step_of_v_up_to_958_tokens() -> None:
-    assert max(n for n in range(1, 4000) if quotient_bound(n, 0.0, 0.0) < 1 / n) == 958
+    assert max(n for n in range(1, 4000) if 8 * quotient_bound(n, 0.0, 0.0) < 1 / n) == 958
 
 
 @pytest.mark.parametrize("length", [5, 300, 2000])
@@ -160,4 +161,4 @@ def test_the_bound_of_the_mean_holds_with_room(length: int) -> None:
             mean = values.astype(np.float64).mean(axis=0)
             for way in (normalised_first, split_and_merged):
                 error = max(error, float(np.abs(way(q, keys, values) - mean).max()))
-    assert 0 < error < quotient_bound(length, 0.0, 0.0) / 4
+    assert 0 < error < 8 * quotient_bound(length, 0.0, 0.0) / 4

@@ -6,8 +6,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from kvsan.ci.corruption_table import KINDS, Specimen, count_caught, main, verdicts
-from kvsan.harness.configuration import DTYPES
+from kvsan.ci.corruption_table import count_caught, main
+from kvsan.ci.damage import KINDS, Specimen, kinds_of, verdicts
+from kvsan.gpu_kernels.formats import FORMATS
+from kvsan.gpu_kernels.triton_kernels import TritonKernels
+
+DTYPES = [name for name, form in FORMATS.items() if not form.quantised]
 
 BYTES = {"key-bytes", "value-bytes"}
 CERTAIN = {
@@ -33,6 +37,12 @@ BLIND = {
 """Checks that catch no case of a kind."""
 
 specimen = cache(Specimen)
+
+
+@cache
+def interpreted(dtype: str) -> Specimen:
+    """A pool whose attention runs in Triton, interpreted: short requests, since each tile costs milliseconds."""
+    return Specimen(dtype, 64, TritonKernels())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -70,13 +80,51 @@ def test_contexts_reach_from_one_to_eight_thousand_tokens() -> None:
 
 def test_damage_is_repaired_after_each_case() -> None:
     pool = specimen("bfloat16")
-    before = pool.cache.keys.copy(), pool.cache.values.copy()
+    before = [array.copy() for array in pool.pages.arrays]
 
     for number, kind in enumerate(KINDS.values()):
         verdicts(pool, kind, (4, number))
 
-    assert np.array_equal(pool.cache.keys, before[0])
-    assert np.array_equal(pool.cache.values, before[1])
+    assert all(np.array_equal(now, old) for now, old in zip(pool.pages.arrays, before, strict=True))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_sample_of_each_kind_is_caught_through_triton_kernels(dtype: str) -> None:
+    cases, missed = 4, {}
+
+    for number, (name, kind) in enumerate(kinds_of(dtype).items()):
+        caught = count_caught(interpreted(dtype), kind, cases, (6, number))
+        unsure = {check for check in CERTAIN.get(name, set()) if caught[check] < cases}
+        seeing = {check for check in BLIND.get(name, set()) if caught[check]}
+        if caught["any"] < cases or unsure or seeing:
+            missed[name] = caught, unsure, seeing
+
+    assert missed == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_many_cases_of_each_kind_are_caught_through_triton_kernels(dtype: str) -> None:
+    counts = {name: count_caught(interpreted(dtype), kind, 100, (7,))["any"] for name, kind in kinds_of(dtype).items()}
+
+    assert counts == dict.fromkeys(kinds_of(dtype), 100)
+
+
+@pytest.mark.parametrize("dtype", ["int8_per_token_head", "fp8_e4m3", "nvfp4"])
+def test_damaged_scales_are_repaired(dtype: str) -> None:
+    pool = interpreted(dtype)
+    before, intact = [array.copy() for array in pool.pages.arrays], pool.numbers.cache
+
+    for number, kind in enumerate(kinds_of(dtype).values()):
+        verdicts(pool, kind, (8, number))
+
+    assert all(np.array_equal(now, old) for now, old in zip(pool.pages.arrays, before, strict=True))
+    assert pool.numbers.cache is intact
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_an_intact_pool_is_silent_through_triton_kernels(dtype: str) -> None:
+    assert count_caught(interpreted(dtype), lambda damage: None, 5, (9,)) == {"any": 0}
 
 
 def test_an_intact_pool_is_silent() -> None:
