@@ -15,7 +15,7 @@ ENGINES := .venv/.engines-installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help fuzz test test-engines quality bench lint clean
+.PHONY: help fuzz kernels test test-engines quality bench lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -23,7 +23,10 @@ help:  ## list the targets
 fuzz: $(DEV)  ## fuzz the reference manager for BUDGET (60s)
 	$(BIN)/kvsan fuzz --target paged --budget $(BUDGET)
 
-test: $(ENGINES) lint  ## what CI runs: lint, types, and every test that is neither slow nor needs a GPU
+kernels: $(DEV)  ## compile every kernel for every GPU target, without a GPU
+	$(BIN)/kvsan kernels compile
+
+test: $(ENGINES) lint kernels  ## what CI runs: lint, types, the compile gate, and every test that is neither slow nor needs a GPU
 	$(BIN)/kvsan engines add vllm==$(SMALL_RELEASE)
 	$(BIN)/pytest -n 2 -m "not slow and not gpu"
 

@@ -1,11 +1,11 @@
 """Chunked prefill over a paged prefix, and batches that mix it with decode.
 
-    grid       (sequence, tile of queries, kv head)
+    grid       (tile of queries, sequence, kv head)
     rows       query 0 x GROUP heads | query 1 x GROUP heads | ...       QUERIES = ROWS // GROUP queries a tile
 
 K and V of the new tokens are in the cache already. A sequence's last query is at its last position; a tile reads
 positions from what its first query sees to where its last one is. The grid is as long as the longest chunk; programs
-behind the end of a shorter one do nothing.
+behind the end of a shorter one do nothing. Tiles come first, because a GPU counts no other dimension beyond 65,535.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def paged_prefill(
     ELEMENTS: tl.constexpr, FORMAT: tl.constexpr, CHECKED: tl.constexpr,
 ):  # fmt: skip
     """Attend causally with one tile of a sequence's queries and the q heads of one kv head."""
-    row = tl.program_id(0)
+    row = tl.program_id(1)
     kv_head = tl.program_id(2)
     query_start = tl.load(query_start_loc + row)
     queries = tl.load(query_start_loc + row + 1) - query_start
     length = tl.load(seq_lens + row)
-    tile_first = tl.program_id(1) * QUERIES
+    tile_first = tl.program_id(0) * QUERIES
     if tile_first < queries:
         r = tl.arange(0, ROWS)
         index = tile_first + r // GROUP
@@ -115,7 +115,7 @@ def prefill(
         return attended
     constants = row_constants(q_heads // cache.num_kv_heads, cache.keys.element_size())
     constants |= shape_constants(cache, masking, query.dtype, constants["ROWS"])
-    paged_prefill[(rows, triton.cdiv(longest_query, constants["QUERIES"]), cache.num_kv_heads)](
+    paged_prefill[(triton.cdiv(longest_query, constants["QUERIES"]), rows, cache.num_kv_heads)](
         attended.output, attended.lse, attended.sums, attended.row_sums, query, query_start_loc,
         cache.keys, cache.values, or_keys(cache, cache.key_scales), or_keys(cache, cache.value_scales),
         block_tables, seq_lens, scale, cache.key_scale, cache.value_scale, masking.softcap or 1.0, masking.span,
