@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kvsan.ci.damage import KINDS, MAX_CONTEXT, SCALE_KINDS, Kind, Specimen, kinds_of, verdicts
-from kvsan.gpu_kernels.choose import BUILT_IN, kernels_named
+from kvsan.fuzz.kernels import BUILT_IN, kernels_named
 from kvsan.gpu_kernels.formats import FORMATS, format_named
 
 _REPORTED = ("random", "zero", "needle", "key-bytes", "value-bytes")

@@ -133,7 +133,7 @@ def _settings(args: argparse.Namespace) -> SearchSettings:
 
 def _is_slow(configuration: Configuration) -> bool:
     """Whether kernels may be interpreted, which nobody can tell of a user's before they have run."""
-    from kvsan.gpu_kernels.choose import has_device
+    from kvsan.fuzz.kernels import has_device
     from kvsan.harness.configuration import HOST
 
     return configuration.kernels != HOST and not has_device()

@@ -16,8 +16,8 @@ from kvsan.cli.arguments import Subparsers, positive
 from kvsan.harness.verdict import EXIT_CLEAN, EXIT_VIOLATION, HarnessError, UsageError
 
 if TYPE_CHECKING:
-    from kvsan.gpu_kernels.budgets import Budgets, Complaint
-    from kvsan.gpu_kernels.compile import Build, Outcome, Report
+    from kvsan.gpu_kernels.compile.budgets import Budgets, Complaint
+    from kvsan.gpu_kernels.compile.build import Build, Outcome, Report
 
 _PLAIN_EVERY_S = 10.0
 _HEADINGS = ("kernel", "configuration", "target", "registers", "spills", "shared", "code", "seconds")
@@ -66,8 +66,9 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_compile(args: argparse.Namespace) -> int:
     """Compile, judge, and return the exit code."""
-    from kvsan.gpu_kernels import budgets
-    from kvsan.gpu_kernels.compile import TARGETS, WorkerFailure, compile_builds, results_folder
+    from kvsan.gpu_kernels.compile import budgets
+    from kvsan.gpu_kernels.compile.build import TARGETS
+    from kvsan.gpu_kernels.compile.crew import WorkerFailure, compile_builds, results_folder
 
     chosen = _chosen(_builds(), args.kernel)
     for target in args.target or ():
@@ -109,7 +110,7 @@ def run_compile(args: argparse.Namespace) -> int:
 def _builds() -> list[Build]:
     if importlib.util.find_spec("triton") is None:
         raise UsageError("triton is not installed, and without it no kernel compiles; it is made for Linux on x86-64")
-    from kvsan.gpu_kernels.builds import builds
+    from kvsan.gpu_kernels.compile.builds import builds
 
     return builds()
 
@@ -129,7 +130,7 @@ def _check_place(file: Path | None) -> None:
 
 
 def _accept(report: Report, accepted: Budgets, whole: bool) -> Budgets:
-    from kvsan.gpu_kernels import budgets
+    from kvsan.gpu_kernels.compile import budgets
 
     try:
         updated = budgets.accept(report, accepted, keep_others=not whole)

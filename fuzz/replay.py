@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvsan.fuzz.journal import Journal
-from kvsan.gpu_kernels.choose import kernels_named
+from kvsan.fuzz.kernels import kernels_named
 from kvsan.gpu_kernels.formats import format_named
 from kvsan.gpu_kernels.interface import Kernels, UnusableKernels
 from kvsan.harness.configuration import HOST, TRITON, Configuration

@@ -37,7 +37,7 @@ def test_good_run_ends_with_the_line_of_pytest(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, CLOSING_LINE)
 
 
-@pytest.mark.parametrize(("tool", "code"), [("ruff", 1), ("mypy", 1), ("pytest", 1), ("pytest", 5)])
+@pytest.mark.parametrize(("tool", "code"), [("ruff", 1), ("mypy", 1), ("kvsan", 1), ("pytest", 1), ("pytest", 5)])
 def test_a_tool_that_fails_fails_the_run(tool: str, code: int, tmp_path: Path) -> None:
     done = run(checkout(tmp_path, **{tool: code}), "bash", ".ci/run")
     assert done.returncode != 0

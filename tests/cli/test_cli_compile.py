@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kvsan.cli import main
-from kvsan.gpu_kernels import budgets
-from kvsan.gpu_kernels.compile import TARGETS, Build, signature
+from kvsan.gpu_kernels.compile import budgets
+from kvsan.gpu_kernels.compile.build import TARGETS, Build, signature
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is made for Linux")
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def built(monkeypatch: pytest.MonkeyPatch, *builds: Build) -> None:
-    monkeypatch.setattr("kvsan.gpu_kernels.builds.builds", lambda: list(builds))
+    monkeypatch.setattr("kvsan.gpu_kernels.compile.builds.builds", lambda: list(builds))
 
 
 def change_budget(folder: Path, *path: str, value: object) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kvsan.gpu_kernels import budgets
-from kvsan.gpu_kernels.budgets import BadBudgets, Budgets, accept, judge, read, write
-from kvsan.gpu_kernels.compile import TARGETS, Build, Outcome, Report
-from kvsan.gpu_kernels.resources import Resources
+from kvsan.gpu_kernels.compile import budgets
+from kvsan.gpu_kernels.compile.budgets import BadBudgets, Budgets, accept, judge, read, write
+from kvsan.gpu_kernels.compile.build import TARGETS, Build, Outcome, Report
+from kvsan.gpu_kernels.compile.resources import Resources
 
 BUILD = Build("somewhere:decode", "bf16-d128", {}, {})
 NO_SPILLS = {"stack_bytes": 0, "stored_bytes": 0, "loaded_bytes": 0}

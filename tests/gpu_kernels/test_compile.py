@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from kvsan.gpu_kernels.compile import TARGETS, Build, Outcome, WorkerFailure, compile_builds, signature
-from kvsan.gpu_kernels.resources import Resources, UnreadableBinary, amd_resources, code_bytes, nvidia_resources
+from kvsan.gpu_kernels.compile.build import TARGETS, Build, Outcome, signature
+from kvsan.gpu_kernels.compile.crew import WorkerFailure, compile_builds
+from kvsan.gpu_kernels.compile.resources import Resources, UnreadableBinary, amd_resources, code_bytes, nvidia_resources
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is made for Linux")
 
@@ -328,7 +329,7 @@ def test_a_binary_without_code_is_not_taken_for_a_small_one(binary: bytes) -> No
 
 def test_a_worker_ends_with_its_parent() -> None:
     worker = subprocess.Popen(
-        [sys.executable, "-P", "-m", "kvsan.gpu_kernels.compile_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-P", "-m", "kvsan.gpu_kernels.compile.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert worker.communicate(timeout=60)[0].startswith(b'{"triton"')
     assert worker.returncode == 0

@@ -18,7 +18,7 @@ import triton.runtime.interpreter as triton_interpreter
 
 from kvsan.gpu_kernels import interpreter
 from kvsan.gpu_kernels.interface import KernelBug
-from kvsan.gpu_kernels.interpreter_views import View
+from kvsan.gpu_kernels.interpreter.views import View
 
 pytestmark = pytest.mark.skipif(not interpreter.enabled(), reason="kernels of this process are compiled")
 
@@ -687,18 +687,18 @@ def test_a_new_way_to_memory_is_noticed() -> None:
 
 
 FAULTS = {
-    "casts of float32 to bfloat16 truncate": "interpreter_numbers: cast_impl for bfloat16",
-    "casts to FP8 are wrong": "interpreter_numbers: create_fp_to_fp",
-    "reading FP8 is wrong": "interpreter_numbers: create_fp_to_fp",
-    "arithmetic on bfloat16 is wrong": "interpreter_numbers: binary_op",
-    "comparisons of bfloat16 are wrong": "interpreter_numbers: binary_op",
-    "dot of bfloat16 is wrong": "interpreter_numbers: create_dot",
-    "sums of bfloat16 are wrong": "interpreter_numbers: reductions",
-    "loads out of bounds are silent": "interpreter_memory: View",
-    "races are silent": "interpreter_memory: Region",
-    "overflow of int32 is silent": "interpreter_overflow: binary_op",
-    "overflow of int64 is silent": "interpreter_overflow: binary_op",
-    "casts that lose value are silent": "interpreter_overflow: cast_impl",
+    "casts of float32 to bfloat16 truncate": "numbers: cast_impl for bfloat16",
+    "casts to FP8 are wrong": "numbers: create_fp_to_fp",
+    "reading FP8 is wrong": "numbers: create_fp_to_fp",
+    "arithmetic on bfloat16 is wrong": "numbers: binary_op",
+    "comparisons of bfloat16 are wrong": "numbers: binary_op",
+    "dot of bfloat16 is wrong": "numbers: create_dot",
+    "sums of bfloat16 are wrong": "numbers: reductions",
+    "loads out of bounds are silent": "memory: View",
+    "races are silent": "memory: Region",
+    "overflow of int32 is silent": "overflow: binary_op",
+    "overflow of int64 is silent": "overflow: binary_op",
+    "casts that lose value are silent": "overflow: cast_impl",
 }
 """What the unrepaired interpreter does wrong, and the part of the repair that is there for it."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvsan.gpu_kernels.choose import kernels_named
+from kvsan.fuzz.kernels import kernels_named
 from kvsan.gpu_kernels.host import HostKernels
 from kvsan.gpu_kernels.interface import CountsCalls, UnusableKernels
 from kvsan.gpu_kernels.user_function import ATTENTION, COPY, WRITE, find_function

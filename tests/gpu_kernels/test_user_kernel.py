@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvsan.gpu_kernels.choose import kernels_named
+from kvsan.fuzz.kernels import kernels_named
 from kvsan.gpu_kernels.host import HostKernels
 from kvsan.gpu_kernels.interface import KernelBug, OutsidePool, encode
 from kvsan.gpu_kernels.user_function import find_function

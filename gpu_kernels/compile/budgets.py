@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from kvsan.gpu_kernels.compile import TARGETS, Outcome, Report
+from kvsan.gpu_kernels.compile.build import TARGETS, Outcome, Report
 
 _FLAT = re.compile(r"\{[^{}]*\d\s*\}")  # the innermost objects, which go on one line
 

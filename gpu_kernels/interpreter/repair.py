@@ -7,10 +7,10 @@ What the interpreter does by itself, and what ``enable()`` makes of it:
 
 | by itself | after ``enable()`` |
 | --- | --- |
-| bfloat16 and FP8 arithmetic works on bit patterns, casts round wrongly | exact (``interpreter_numbers``) |
-| no bounds: what is mapped is read or written | lanes are checked against their tensor (``interpreter_memory``) |
-| programs run one after the other, so races have no effect | reported (``interpreter_memory``) |
-| integers wrap silently | reported (``interpreter_overflow``) |
+| bfloat16 and FP8 arithmetic works on bit patterns, casts round wrongly | exact (``numbers``) |
+| no bounds: what is mapped is read or written | lanes are checked against their tensor (``memory``) |
+| programs run one after the other, so races have no effect | reported (``memory``) |
+| integers wrap silently | reported (``overflow``) |
 
 What stays different from a compiled kernel, and needs tests of compiled kernels:
 
@@ -37,9 +37,9 @@ from typing import Any
 
 import numpy as np
 
-from kvsan.gpu_kernels import interpreter_numbers, interpreter_overflow
-from kvsan.gpu_kernels.interpreter_launch import Launch, running, running_launch
-from kvsan.gpu_kernels.interpreter_memory import ATOMIC, LOAD, STORE, Memory
+from kvsan.gpu_kernels.interpreter import numbers, overflow
+from kvsan.gpu_kernels.interpreter.launch import Launch, running, running_launch
+from kvsan.gpu_kernels.interpreter.memory import ATOMIC, LOAD, STORE, Memory
 
 VARIABLE = "TRITON_INTERPRET"
 
@@ -102,8 +102,8 @@ def enable() -> None:
         else:
             os.environ[VARIABLE] = before
         raise
-    interpreter_numbers.install(module)
-    interpreter_overflow.install(module)
+    numbers.install(module)
+    overflow.install(module)
     _install_checks(module)
     _state["enabled"] = True
 

@@ -22,7 +22,7 @@ class Launch:
     """A launch that runs now.
 
     ``interpreter`` is Triton's interpreter module, ``function`` the rewritten kernel, ``memory`` what checks its accesses
-    (``interpreter_memory.Memory``); ``bug`` is what was reported, since Triton wraps exceptions that leave a kernel.
+    (``memory.Memory``); ``bug`` is what was reported, since Triton wraps exceptions that leave a kernel.
     """
 
     interpreter: Any

@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from kvsan.gpu_kernels.interpreter_launch import Launch, lane_at
-from kvsan.gpu_kernels.interpreter_views import Lanes, Offsets, View
+from kvsan.gpu_kernels.interpreter.launch import Launch, lane_at
+from kvsan.gpu_kernels.interpreter.views import Lanes, Offsets, View
 
 TAG_SHIFT = np.uint64(48)
 ADDRESS_BITS = np.uint64((1 << 48) - 1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kvsan.gpu_kernels.compile import TARGETS, Build, signature
+from kvsan.gpu_kernels.compile.build import TARGETS, Build, signature
 from kvsan.gpu_kernels.decode import head_constants
 from kvsan.gpu_kernels.launching import FULL, Masking, power_of_two, shape_constants
 from kvsan.gpu_kernels.layout import PagedCache, allocate_cache

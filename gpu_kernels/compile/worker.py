@@ -1,4 +1,4 @@
-"""The process that compiles: ``python -m kvsan.gpu_kernels.compile_worker [FOLDER]``, started by `compile`.
+"""The process that compiles: ``python -m kvsan.gpu_kernels.compile.worker [FOLDER]``, started by `compile`.
 
 Reads builds from stdin, one JSON object a line, and answers each with one line; FOLDER is the result cache. What Triton
 and the kernels' modules print goes to stderr. An answer is cached under everything that it depends on: the kernel's
@@ -21,9 +21,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kvsan.gpu_kernels import resources
-from kvsan.gpu_kernels.compile import TARGETS, Message
-from kvsan.gpu_kernels.resources import Resources, UnreadableBinary
+from kvsan.gpu_kernels.compile import resources
+from kvsan.gpu_kernels.compile.build import TARGETS
+from kvsan.gpu_kernels.compile.crew import Message
+from kvsan.gpu_kernels.compile.resources import Resources, UnreadableBinary
 
 
 class WrongBuild(Exception):

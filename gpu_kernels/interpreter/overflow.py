@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvsan.gpu_kernels.interpreter_launch import running_launch
+from kvsan.gpu_kernels.interpreter.launch import running_launch
 
 Integers = npt.NDArray[np.signedinteger[Any]]
 Lanes = npt.NDArray[np.bool_]
