@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from kvsan.gpu_kernels.addressing import heads_per_rank
-from kvsan.gpu_kernels.launching import power_of_two
+from kvsan.gpu_kernels.launching import check_integers, power_of_two
 from kvsan.gpu_kernels.layout import PagedCache
 
 _SLOTS = 16
@@ -96,6 +96,7 @@ def gather_blocks(cache: PagedCache, blocks: torch.Tensor) -> list[torch.Tensor]
 
     ``blocks`` int64 ``[num_blocks]``. The buffers are in the order of ``PagedCache.tensors``.
     """
+    check_integers("blocks", blocks)
     places = torch.arange(len(blocks), device=blocks.device)
     buffers = [tensor.new_empty((len(blocks), *tensor.shape[1:])) for tensor in cache.tensors()]
     for tensor, buffer in zip(cache.tensors(), buffers, strict=True):
@@ -105,6 +106,7 @@ def gather_blocks(cache: PagedCache, blocks: torch.Tensor) -> list[torch.Tensor]
 
 def scatter_blocks(buffers: list[torch.Tensor], cache: PagedCache, blocks: torch.Tensor) -> None:
     """Copy what ``gather_blocks`` returned into blocks of a cache, int64 ``[num_blocks]``."""
+    check_integers("blocks", blocks)
     places = torch.arange(len(blocks), device=blocks.device)
     for buffer, tensor in zip(buffers, cache.tensors(), strict=True):
         if buffer.shape != (len(blocks), *tensor.shape[1:]):
@@ -125,6 +127,8 @@ def reshard(shards: torch.Tensor, num_heads: int, ranks: int) -> torch.Tensor:
             raise ValueError(f"{num_heads} heads on {count} ranks: expected one to divide the other")
     if held != heads_per_rank(num_heads, sources):
         raise ValueError(f"{held} heads a rank: expected {heads_per_rank(num_heads, sources)}")
+    if shards.stride(4) != 1 and width > 1:
+        raise ValueError(f"shards with strides {shards.stride()}: expected the last dimension contiguous")
     result = shards.new_empty((ranks, num_blocks, block_size, heads_per_rank(num_heads, ranks), width))
     if num_blocks:
         bits = _BITS[shards.element_size()]

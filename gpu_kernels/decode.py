@@ -144,7 +144,7 @@ def merge_splits(
     weights = tl.exp2(maxima - tl.where(highest == float("-inf"), 0.0, highest))
     total = tl.sum(totals * weights[:, None], 0)
     row_total = tl.sum(row_totals * weights, 0)
-    result = tl.div_rn(total, total * 0.0 + tl.where(row_total == 0.0, 1.0, row_total))
+    result = tl.div_rn(total, tl.zeros_like(total) + tl.where(row_total == 0.0, 1.0, row_total))
     to = row * stride_ot + head * stride_oh + d
     to_head = row * stride_lt + head
     tl.store(output + to, result.to(output.dtype.element_ty), mask=d < HEAD_DIM)
@@ -181,6 +181,8 @@ def decode(
     """
     check_attention(query, cache, block_tables, seq_lens)
     rows, q_heads, _ = query.shape
+    if rows != len(seq_lens):
+        raise ValueError(f"{rows} queries, {len(seq_lens)} lengths: expected one query a sequence")
     attended = new_attended(query, output_dtype or query.dtype, checked)
     if rows == 0:
         return attended

@@ -10,6 +10,8 @@ import torch
 from kvsan.gpu_kernels.layout import PagedCache
 from kvsan.gpu_kernels.tiles import CAUSAL, CHUNKED, SLIDING
 
+_INTEGERS = (torch.int32, torch.int64)
+
 AMD = torch.version.hip is not None
 """Whether this process launches on AMD GPUs."""
 
@@ -133,18 +135,33 @@ def or_keys(cache: PagedCache, scales: torch.Tensor | None) -> torch.Tensor:
 
 def check_attention(query: torch.Tensor, cache: PagedCache, block_tables: torch.Tensor, seq_lens: torch.Tensor) -> None:
     """Raise ValueError unless shapes and types are those that the attention kernels take."""
-    if query.ndim != 3 or query.shape[2] != cache.head_dim or query.stride(2) != 1:
+    fits = query.ndim == 3 and query.shape[2] == cache.head_dim and (query.stride(2) == 1 or query.numel() == 0)
+    if not fits:
         raise ValueError(
             f"query {tuple(query.shape)}, strides {query.stride()}: expected [num_tokens, num_q_heads, "
             f"{cache.head_dim}], the last dimension contiguous"
         )
     if query.shape[1] % cache.num_kv_heads:
         raise ValueError(f"{query.shape[1]} q heads: expected a multiple of {cache.num_kv_heads} kv heads")
+    check_rows(block_tables, seq_lens)
+
+
+def check_rows(block_tables: torch.Tensor, seq_lens: torch.Tensor) -> None:
+    """Raise ValueError unless there is a block table for each length, and kernels can read both."""
+    check_integers("seq_lens", seq_lens)
     rows = len(seq_lens)
-    if block_tables.ndim != 2 or len(block_tables) != rows or block_tables.stride(1) != 1:
+    if block_tables.ndim != 2 or len(block_tables) != rows or block_tables.dtype not in _INTEGERS:
         raise ValueError(
-            f"block_tables {tuple(block_tables.shape)}: expected [{rows}, max_blocks], the last dimension contiguous"
+            f"block_tables {block_tables.dtype} {tuple(block_tables.shape)}: expected int32 or int64 [{rows}, max_blocks]"
         )
-    for name, tensor in (("block_tables", block_tables), ("seq_lens", seq_lens)):
-        if tensor.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"{name} of {tensor.dtype}: expected int32 or int64")
+    if block_tables.stride(1) != 1 and block_tables.shape[1] > 1:
+        raise ValueError(f"block_tables with strides {block_tables.stride()}: expected the last dimension contiguous")
+
+
+def check_integers(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError unless a tensor is int32 or int64, 1-d and contiguous: kernels take no stride of it."""
+    if tensor.ndim != 1 or tensor.dtype not in _INTEGERS or not tensor.is_contiguous():
+        raise ValueError(
+            f"{name} {tensor.dtype} {tuple(tensor.shape)}, strides {tensor.stride()}: expected int32 or int64, 1-d, "
+            "contiguous"
+        )

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kvsan.gpu_kernels.launching import Attended, new_attended, power_of_two, tile_of
+from kvsan.gpu_kernels.launching import Attended, check_integers, check_rows, new_attended, power_of_two, tile_of
 from kvsan.gpu_kernels.tiles import LOG2_E, log_sum_exp, normalised
 
 _TOKENS = 16
@@ -118,6 +118,7 @@ def mla_write(latent: torch.Tensor, rope: torch.Tensor, cache: torch.Tensor, slo
     block_size, latent + rope]``, the last dimension contiguous; ``slot_mapping`` ``[num_tokens]``, -1 for padding.
     ValueError on shapes that do not fit.
     """
+    check_integers("slot_mapping", slot_mapping)
     tokens = len(slot_mapping)
     widths = latent.shape[1], rope.shape[1]
     if cache.ndim != 3 or cache.shape[2] != sum(widths) or cache.stride(2) != 1 or min(len(latent), len(rope)) < tokens:
@@ -125,6 +126,8 @@ def mla_write(latent: torch.Tensor, rope: torch.Tensor, cache: torch.Tensor, slo
             f"latent {tuple(latent.shape)}, rope {tuple(rope.shape)}, cache {tuple(cache.shape)}: expected "
             f"{tokens} tokens or more, and a cache as wide as both together"
         )
+    if tokens and (latent.stride(1) != 1 or rope.stride(1) != 1):
+        raise ValueError("latent or rope: expected the last dimension contiguous")
     if tokens:
         concat_and_cache[(triton.cdiv(tokens, _TOKENS),)](
             latent, rope, cache, slot_mapping, tokens, latent.stride(0), rope.stride(0), *cache.stride()[:2],
@@ -151,8 +154,9 @@ def mla(
     rows, heads, width = query.shape
     if cache.ndim != 3 or cache.shape[2] != width or cache.stride(2) != 1 or query.stride(2) != 1:
         raise ValueError(f"query {tuple(query.shape)}, cache {tuple(cache.shape)}: expected the same last dimension")
-    if len(block_tables) != rows or len(seq_lens) != rows:
-        raise ValueError(f"{len(block_tables)} block tables, {len(seq_lens)} lengths: expected {rows} each")
+    check_rows(block_tables, seq_lens)
+    if len(seq_lens) != rows:
+        raise ValueError(f"{rows} queries, {len(seq_lens)} lengths: expected one query a sequence")
     latent = width - rope
     attended = new_attended(query[..., :latent], output_dtype or query.dtype, checked)
     if rows:

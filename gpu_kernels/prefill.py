@@ -21,6 +21,7 @@ from kvsan.gpu_kernels.launching import (
     Attended,
     Masking,
     check_attention,
+    check_integers,
     new_attended,
     or_keys,
     power_of_two,
@@ -107,6 +108,7 @@ def prefill(
     ``longest_query`` the most that one has. The rest as in ``decode.decode``. ValueError on shapes that do not fit.
     """
     check_attention(query, cache, block_tables, seq_lens)
+    check_integers("query_start_loc", query_start_loc)
     rows, q_heads = len(seq_lens), query.shape[1]
     if len(query_start_loc) != rows + 1:
         raise ValueError(f"query_start_loc of {len(query_start_loc)}: expected {rows + 1}, one more than sequences")

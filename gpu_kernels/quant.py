@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kvsan.gpu_kernels.launching import or_keys, power_of_two
+from kvsan.gpu_kernels.launching import check_integers, or_keys, power_of_two
 from kvsan.gpu_kernels.layout import PagedCache, attention_strides
 from kvsan.gpu_kernels.tiles import (
     E2M1,
@@ -48,7 +48,7 @@ def round_to_bits(
     bits = magnitude.to(tl.int32, bitcast=True)
     shift: tl.constexpr = 23 - MANTISSA
     rounded = (bits + ((1 << (shift - 1)) - 1) + ((bits >> shift) & 1)) >> shift
-    magic = (magnitude * 0.0 + MAGIC).to(tl.int32, bitcast=True)
+    magic = (tl.zeros_like(magnitude) + MAGIC).to(tl.int32, bitcast=True)
     subnormal = (magnitude + MAGIC).to(tl.int32, bitcast=True) - magic
     return tl.where(magnitude < NORMAL, subnormal, rounded - (REBIAS << MANTISSA))
 
@@ -97,7 +97,7 @@ def quantise_vectors(
         blocks: tl.constexpr = DIM // NVFP4_BLOCK
         grouped = tl.reshape(x, [TOKENS, blocks, NVFP4_BLOCK])
         largest = tl.max(tl.abs(grouped), 2)
-        codes = encode_small_float(tl.div_rn(largest * (1.0 / 6.0), largest * 0.0 + scale), E4M3)
+        codes = encode_small_float(tl.div_rn(largest * (1.0 / 6.0), tl.zeros_like(largest) + scale), E4M3)
         b = tl.arange(0, blocks)
         of_block = mask[:, None] & (b < HEAD_DIM // NVFP4_BLOCK)[None, :]
         tl.store(scales + scale_offsets[:, None] + b[None, :], codes, mask=of_block)
@@ -115,7 +115,7 @@ def quantise_vectors(
             tl.store(scales + scale_offsets, unit, mask=mask)
             scaled = tl.div_rn(x, tl.broadcast_to(unit[:, None], x.shape))
         else:
-            scaled = tl.div_rn(x, x * 0.0 + scale)
+            scaled = tl.div_rn(x, tl.zeros_like(x) + scale)
         of_element = mask[:, None] & (d < HEAD_DIM)[None, :]
         tl.store(cache + offsets[:, None] + d[None, :], encode_elements(scaled, ELEMENTS), mask=of_element)
 
@@ -200,6 +200,7 @@ def gather(cache: PagedCache, table: torch.Tensor, start: int, stop: int) -> tup
     ``table`` int32 or int64 ``[max_blocks]``. Returns two ``[stop - start, num_kv_heads, head_dim]``: of the cache's own
     type, bit for bit, where it is plain, else float32, dequantised.
     """
+    check_integers("table", table)
     tokens = stop - start
     dtype = torch.float32 if cache.format.quantised else cache.keys.dtype
     keys = torch.empty((tokens, cache.num_kv_heads, cache.head_dim), dtype=dtype, device=cache.keys.device)

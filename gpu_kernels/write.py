@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kvsan.gpu_kernels.launching import power_of_two
+from kvsan.gpu_kernels.launching import check_integers, power_of_two
 from kvsan.gpu_kernels.layout import PagedCache, attention_strides
 
 _TOKENS = 16
@@ -61,6 +61,7 @@ def write(key: torch.Tensor, value: torch.Tensor, cache: PagedCache, slot_mappin
 
 def check_tokens(key: torch.Tensor, value: torch.Tensor, cache: PagedCache, slot_mapping: torch.Tensor) -> None:
     """Raise ValueError unless K, V and a slot mapping fit each other and the cache."""
+    check_integers("slot_mapping", slot_mapping)
     for name, tensor in (("key", key), ("value", value)):
         fits = tensor.ndim == 3 and tensor.shape[1:] == (cache.num_kv_heads, cache.head_dim) and tensor.stride(2) == 1
         if not fits or len(tensor) < len(slot_mapping):
@@ -68,5 +69,3 @@ def check_tokens(key: torch.Tensor, value: torch.Tensor, cache: PagedCache, slot
                 f"{name} {tuple(tensor.shape)}, strides {tensor.stride()}: expected [{len(slot_mapping)} or more, "
                 f"{cache.num_kv_heads}, {cache.head_dim}], the last dimension contiguous"
             )
-    if slot_mapping.ndim != 1 or slot_mapping.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"slot_mapping {slot_mapping.dtype} {tuple(slot_mapping.shape)}: expected int32 or int64, 1-d")
