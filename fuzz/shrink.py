@@ -38,6 +38,7 @@ from kvsan.fuzz.simplify import (
 )
 from kvsan.fuzz.small_world import SmallWorld
 from kvsan.harness.configuration import HOST, Configuration
+from kvsan.harness.numbers import INVARIANT as NUMBERS_INVARIANT
 from kvsan.harness.operations import Advance, Launch, Operation, Retire, Submit
 from kvsan.harness.registry import TargetFactory
 from kvsan.harness.trace import Trace
@@ -128,13 +129,18 @@ class Shrinker:
         return tuple(operations[position] for position in replayed.ran)
 
     def _cut(self, configuration: Configuration, operations: Operations) -> bool:
-        """Accept a candidate, without what it does not execute."""
+        """Accept a candidate, without what it does not execute.
+
+        Queries of the numbers oracle follow from the step, so what they see may go when the steps before it do.
+        """
         if (configuration, operations) in self._failed or not self._fits(configuration):
             return False
         executed = self._violates(configuration, operations)
         if executed is None:
             self._failed.add((configuration, operations))
             return False
+        if self._kind[0] == NUMBERS_INVARIANT and executed != operations and self._violates(configuration, executed) is None:
+            executed = operations
         self.configuration, self.operations = configuration, executed
         return True
 
