@@ -121,7 +121,10 @@ class Kernels(Protocol[CacheT]):
         """
 
     def allocate(self, num_units: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: str) -> CacheT:
-        """Return a zeroed cache of ``num_units * block_size`` slots; ``dtype`` is float32, float16 or bfloat16."""
+        """Return a cache of ``num_units * block_size`` slots that hold nothing: zeros, or poison that nobody may multiply.
+
+        ``dtype`` is float32, float16 or bfloat16, or one of ``formats.FORMATS`` for kernels that read its codes.
+        """
 
     def write(self, cache: CacheT, slots: IntArray, keys: Bits, values: Bits) -> None:
         """Write tokens through a slot mapping.

@@ -22,6 +22,7 @@ _TORCH_BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfl
 _FLOATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _ROUNDOFF = {"float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _TOKENS_OF_SPLIT = 256
+_NAN_CODE = 0x7F  # NaN in E4M3 and E5M2; INT8 and E2M1 have none, but their scales have
 _MOST_SPLITS = 8
 
 KEY_SCALE = 0.5
@@ -41,9 +42,15 @@ class TritonKernels:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def allocate(self, num_units: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: str) -> PagedCache:
-        """Return a zeroed cache; see ``interface.Kernels.allocate``. ValueError on a bad dtype or size."""
+        """Return a cache full of NaN, which these kernels promise not to multiply where nobody has written.
+
+        See ``interface.Kernels.allocate``. ValueError on a bad dtype or size.
+        """
         scales = (KEY_SCALE, VALUE_SCALE) if dtype in ("fp8_e4m3", "fp8_e5m2", "nvfp4") else (1.0, 1.0)
-        return allocate_cache(num_units, block_size, num_kv_heads, head_dim, dtype, self.layout, self.device, *scales)
+        cache = allocate_cache(num_units, block_size, num_kv_heads, head_dim, dtype, self.layout, self.device, *scales)
+        for tensor in cache.tensors():
+            tensor.fill_(float("nan") if tensor.is_floating_point() else _NAN_CODE)
+        return cache
 
     def weight_roundoff(self, dtype: str) -> float:
         """Unit roundoff of attention weights: that of the type in which dot products take V."""
