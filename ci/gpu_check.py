@@ -1,4 +1,4 @@
-"""The check for a machine with a GPU: every comparison natively, then times and bandwidths; under three minutes.
+"""The check for a machine with a GPU: every comparison natively, then times and bandwidths; meant for three minutes.
 
 Runs as ``python -m kvsan.ci.gpu_check``, or as a file of a checkout where KVSan is not installed; then it needs Python 3.11
 or newer, torch, triton and numpy alone.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvsan.ci.gpu.measuring import Timed
     from kvsan.ci.kernels.kernel_set import KernelSet
 
-PASSED, FAILED, NOT_RUN = 0, 1, 2
+PASSED, FAILED, NOT_RUN, TOO_LITTLE = 0, 1, 2, 5
 """Exit codes."""
 
 PARTS = ("comparisons", "performance")
@@ -30,7 +30,8 @@ _EXAMPLE = """example:
   python ci/gpu_check.py --out gpu_check.json
 
 exit codes: 0 all is well; 1 a comparison failed, or a timed kernel gave wrong results; 2 there is no GPU, or no way to
-run here. A failing comparison prints a line of Python; docs/performance.md says how to run it again."""
+run here; 5 a kind of comparison never ran (too little time, or too little memory for the far ones). A failing comparison
+prints a line of Python; docs/performance.md says how to run it again."""
 
 
 @contextmanager
@@ -146,8 +147,11 @@ def main(arguments: Sequence[str] | None = None, kernels: KernelSet | None = Non
     print(f"\n{report.markdown(around, tallies, timed, compared_s)}\n")
     for failure in failures:
         print(f"FAILED: {failure}")
+    missing = [tally.kind for tally in tallies if not tally.problems and not options.interpret]
+    if missing:
+        print(f"NOT RUN: {', '.join(missing)}")
     print(f"{len(failures)} failures in {now_s() - started:.0f} s")
-    return FAILED if failures else PASSED
+    return FAILED if failures else TOO_LITTLE if missing else PASSED
 
 
 if __name__ == "__main__":

@@ -113,8 +113,8 @@ class Shrinker:
 
     # -- judging a candidate
 
-    def _violates(self, configuration: Configuration, operations: Operations) -> Operations | None:
-        """What of a candidate was executed, up to the first bad step, if it violates in the same way."""
+    def _violates(self, configuration: Configuration, operations: Operations) -> Replayed | None:
+        """Replay a candidate; None unless it violates in the same way."""
         self.statistics.replays += 1
         self.statistics.operations += len(operations)
         try:
@@ -124,9 +124,7 @@ class Shrinker:
         if replayed.violation is None or replayed.violation.kind not in (self._kind, PLAINER.get(self._kind)):
             return None
         self._kind = replayed.violation.kind
-        if not replayed.ran:
-            return operations[: replayed.step + 1]
-        return tuple(operations[position] for position in replayed.ran)
+        return replayed
 
     def _cut(self, configuration: Configuration, operations: Operations) -> bool:
         """Accept a candidate, without what it does not execute.
@@ -135,12 +133,14 @@ class Shrinker:
         """
         if (configuration, operations) in self._failed or not self._fits(configuration):
             return False
-        executed = self._violates(configuration, operations)
-        if executed is None:
+        replayed = self._violates(configuration, operations)
+        if replayed is None:
             self._failed.add((configuration, operations))
             return False
-        if self._kind[0] == NUMBERS_INVARIANT and executed != operations and self._violates(configuration, executed) is None:
-            executed = operations
+        until = operations[: replayed.step + 1]
+        executed = tuple(operations[position] for position in replayed.ran) or until
+        if self._kind[0] == NUMBERS_INVARIANT and executed != until and self._violates(configuration, executed) is None:
+            executed = until
         self.configuration, self.operations = configuration, executed
         return True
 

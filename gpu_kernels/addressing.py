@@ -85,11 +85,8 @@ def heads_per_rank(num_heads: int, ranks: int) -> int:
     return share + (share == 0)
 
 
-def rank_of_head(head: int, num_heads: int, ranks: int) -> int:
-    """First rank that holds a head."""
-    return head * ranks // num_heads
-
-
-def first_head_of(rank: int, num_heads: int, ranks: int) -> int:
-    """First head that a rank holds; it is at place 0 of the rank's own heads."""
-    return rank * num_heads // ranks
+def last_of_each(slots: IntArray) -> IntArray:
+    """Return the index of the last token of each slot, ascending, int64 ``[number of distinct slots]``."""
+    _, first_reversed = np.unique(slots[::-1], return_index=True)
+    result: IntArray = np.sort(len(slots) - 1 - first_reversed)
+    return result

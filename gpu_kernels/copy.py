@@ -79,6 +79,11 @@ def move_heads(
     )
 
 
+def slot_constants(width: int) -> dict[str, int]:
+    """Constants of kernels that go through slots, ``SLOTS`` a program, of vectors of ``width`` elements."""
+    return {"SLOTS": _SLOTS, "WIDTH": width, "DIM": power_of_two(width)}
+
+
 def copy_blocks(cache: PagedCache, pairs: torch.Tensor, start: int = 0, stop: int | None = None) -> None:
     """Copy slots ``[start, stop)`` of blocks to others of the same cache, scales included: copy on write.
 
@@ -86,6 +91,7 @@ def copy_blocks(cache: PagedCache, pairs: torch.Tensor, start: int = 0, stop: in
     """
     if pairs.ndim != 2 or pairs.shape[1] != 2:
         raise ValueError(f"pairs {tuple(pairs.shape)}: expected [num_pairs, 2]")
+    check_integers("pairs", pairs.flatten())
     sources, targets = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
     for tensor in cache.tensors():
         _move(tensor, tensor, sources, targets, start, cache.block_size if stop is None else stop)
@@ -135,8 +141,8 @@ def reshard(shards: torch.Tensor, num_heads: int, ranks: int) -> torch.Tensor:
         grid = (ranks * num_blocks, triton.cdiv(block_size, _SLOTS), result.shape[3])
         move_heads[grid](
             shards.view(bits), result.view(bits), *shards.stride()[:4], *result.stride()[:4], num_blocks,
-            NUM_HEADS=num_heads, SOURCE_RANKS=sources, TARGET_RANKS=ranks, SLOTS=_SLOTS,
-            BLOCK_SIZE=block_size, WIDTH=width, DIM=power_of_two(width),
+            NUM_HEADS=num_heads, SOURCE_RANKS=sources, TARGET_RANKS=ranks,
+            BLOCK_SIZE=block_size, **slot_constants(width),
         )  # fmt: skip
     return result
 
@@ -145,6 +151,11 @@ def _move(
     source: torch.Tensor, target: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor, start: int, stop: int
 ) -> None:
     _, block_size, heads, width = source.shape
+    if source.dtype != target.dtype or ({source.stride(3), target.stride(3)} != {1} and width > 1):
+        raise ValueError(
+            f"{source.dtype}, strides {source.stride()}, to {target.dtype}, strides {target.stride()}: expected one type "
+            "and a contiguous last dimension"
+        )
     if not 0 <= start <= stop <= block_size:
         raise ValueError(f"slots [{start}, {stop}): expected a range in blocks of {block_size}")
     if len(sources) == 0 or start == stop:
@@ -152,5 +163,5 @@ def _move(
     bits = _BITS[source.element_size()]
     move_blocks[(len(sources), triton.cdiv(block_size, _SLOTS), heads)](
         source.view(bits), target.view(bits), sources, targets, start, stop,
-        *source.stride()[:3], *target.stride()[:3], SLOTS=_SLOTS, WIDTH=width, DIM=power_of_two(width),
+        *source.stride()[:3], *target.stride()[:3], **slot_constants(width),
     )  # fmt: skip

@@ -160,6 +160,12 @@ def head_constants(group: int) -> dict[str, Any]:
     return {"GROUP": group, "HEADS": heads, "HEAD_TILES": -(-group // heads)}
 
 
+def merge_constants(splits: int, head_dim: int) -> dict[str, int]:
+    """Constants of ``merge_splits``."""
+    padded = {"SPLITS_PADDED": power_of_two(splits), "DIM": max(16, power_of_two(head_dim))}
+    return {"SPLITS": splits, "HEAD_DIM": head_dim, **padded}
+
+
 def decode(
     query: torch.Tensor,
     cache: PagedCache,
@@ -183,6 +189,8 @@ def decode(
     rows, q_heads, _ = query.shape
     if rows != len(seq_lens):
         raise ValueError(f"{rows} queries, {len(seq_lens)} lengths: expected one query a sequence")
+    if splits < 1:
+        raise ValueError(f"splits {splits}: expected 1 or more")
     attended = new_attended(query, output_dtype or query.dtype, checked)
     if rows == 0:
         return attended
@@ -203,7 +211,6 @@ def decode(
     partial = (query.new_empty((*parts.shape, cache.head_dim), dtype=torch.float32), parts, torch.empty_like(parts))
     paged_decode_split[(*grid, splits)](*partial, *common, *parts.stride()[:2], *strides, SPLITS=splits, **constants)
     merge_splits[(rows, q_heads)](
-        *outputs, *partial, *out_strides, *parts.stride()[:2], SPLITS=splits, SPLITS_PADDED=power_of_two(splits),
-        HEAD_DIM=cache.head_dim, DIM=power_of_two(cache.head_dim), CHECKED=checked,
+        *outputs, *partial, *out_strides, *parts.stride()[:2], CHECKED=checked, **merge_constants(splits, cache.head_dim),
     )  # fmt: skip
     return attended

@@ -130,7 +130,7 @@ class Kernels(Protocol[CacheT]):
         """Write tokens through a slot mapping.
 
         ``slots`` int64 ``[num_tokens]``, -1 for padding, which is not written; ``keys`` and ``values`` bits
-        ``[num_tokens, num_kv_heads, head_dim]``. Of two tokens in one slot either may stay.
+        ``[num_tokens, num_kv_heads, head_dim]``. No slot but -1 comes twice: programs would race for it.
         """
 
     def decode(

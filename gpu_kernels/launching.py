@@ -105,6 +105,7 @@ def shape_constants(
     compute = query_dtype if cache.format.quantised else cache.keys.dtype
     padded = max(16, power_of_two(cache.head_dim))
     packed = cache.format.elements_per_byte > 1
+    crowded = rows * padded > 4096 or packed or (cache.format.quantised and rows > 32)
     return {
         "BLOCK_SIZE": cache.block_size,
         "HEAD_DIM": cache.head_dim,
@@ -112,10 +113,14 @@ def shape_constants(
         "TILE": tile_of(padded, compute.itemsize, rows, amd),
         "MASK": masking.mode,
         "SOFTCAP": masking.softcap is not None,
-        "ELEMENTS": cache.format.elements,
-        "FORMAT": cache.format.format,
-        "num_warps": 4 if rows * padded <= 4096 and not packed else 8,
+        **format_constants(cache),
+        "num_warps": 8 if crowded else 4,
     }
+
+
+def format_constants(cache: PagedCache) -> dict[str, int]:
+    """Constants that say how a cache's elements are stored."""
+    return {"ELEMENTS": cache.format.elements, "FORMAT": cache.format.format}
 
 
 def tile_of(padded_head_dim: int, compute_bytes: int, rows: int, amd: bool = AMD) -> int:

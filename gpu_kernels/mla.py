@@ -154,6 +154,8 @@ def mla(
     rows, heads, width = query.shape
     if cache.ndim != 3 or cache.shape[2] != width or cache.stride(2) != 1 or query.stride(2) != 1:
         raise ValueError(f"query {tuple(query.shape)}, cache {tuple(cache.shape)}: expected the same last dimension")
+    if not 0 < rope < width:
+        raise ValueError(f"rope {rope}: expected a part of {width} elements")
     check_rows(block_tables, seq_lens)
     if len(seq_lens) != rows:
         raise ValueError(f"{rows} queries, {len(seq_lens)} lengths: expected one query a sequence")

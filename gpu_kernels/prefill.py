@@ -105,7 +105,8 @@ def prefill(
 
     ``query`` ``[num_tokens, num_q_heads, head_dim]``, sequences one after the other; ``query_start_loc`` int32
     ``[num_rows + 1]``: sequence r has queries ``[query_start_loc[r], query_start_loc[r + 1])``, none allowed;
-    ``longest_query`` the most that one has. The rest as in ``decode.decode``. ValueError on shapes that do not fit.
+    ``longest_query`` the most that one has (a launch needs it on the host): queries beyond it are not computed. The rest
+    as in ``decode.decode``. ValueError on shapes that do not fit.
     """
     check_attention(query, cache, block_tables, seq_lens)
     check_integers("query_start_loc", query_start_loc)

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kvsan.gpu_kernels.launching import check_integers, or_keys, power_of_two
+from kvsan.gpu_kernels.launching import check_integers, format_constants, or_keys
 from kvsan.gpu_kernels.layout import PagedCache, attention_strides
 from kvsan.gpu_kernels.tiles import (
     E2M1,
@@ -30,9 +30,7 @@ from kvsan.gpu_kernels.tiles import (
     load_vector_scales,
     load_vectors,
 )
-from kvsan.gpu_kernels.write import check_tokens
-
-_TOKENS = 16
+from kvsan.gpu_kernels.write import check_tokens, token_constants
 
 
 @triton.jit
@@ -55,7 +53,10 @@ def round_to_bits(
 
 @triton.jit
 def encode_small_float(x, ELEMENTS: tl.constexpr):
-    """Return E4M3, E5M2 or E2M1 codes, uint8, of float32: to nearest even, saturating; NaN becomes the largest."""
+    """Return E4M3, E5M2 or E2M1 codes, uint8, of float32: to nearest even, saturating; NaN becomes the largest.
+
+    -0.0 becomes 0, and what is negative and rounds to zero -0.0.
+    """
     negative = (x < 0.0).to(tl.int32)
     if ELEMENTS == E4M3:
         codes = round_to_bits(x, 3, 448.0, 120, 0.015625, 16384.0) | (negative << 7)
@@ -186,11 +187,10 @@ def write(key: torch.Tensor, value: torch.Tensor, cache: PagedCache, slot_mappin
     check_tokens(key, value, cache, slot_mapping)
     tokens = len(slot_mapping)
     if tokens:
-        quantise_and_cache[(triton.cdiv(tokens, _TOKENS), cache.num_kv_heads)](
+        quantise_and_cache[(triton.cdiv(tokens, token_constants(cache)["TOKENS"]), cache.num_kv_heads)](
             key, value, cache.keys, cache.values, or_keys(cache, cache.key_scales), or_keys(cache, cache.value_scales),
             slot_mapping, tokens, cache.key_scale, cache.value_scale, *key.stride()[:2], *value.stride()[:2],
-            *attention_strides(cache), TOKENS=_TOKENS, BLOCK_SIZE=cache.block_size, HEAD_DIM=cache.head_dim,
-            DIM=max(16, power_of_two(cache.head_dim)), ELEMENTS=cache.format.elements, FORMAT=cache.format.format,
+            *attention_strides(cache), **token_constants(cache), **format_constants(cache),
         )  # fmt: skip
 
 
@@ -216,9 +216,8 @@ def gather(cache: PagedCache, table: torch.Tensor, start: int, stop: int) -> tup
         ),
     )
     for elements, scales, scale, result in sides if tokens else ():
-        gather_tokens[(triton.cdiv(tokens, _TOKENS), cache.num_kv_heads)](
+        gather_tokens[(triton.cdiv(tokens, token_constants(cache)["TOKENS"]), cache.num_kv_heads)](
             elements, or_keys(cache, scales), table, result, scale, start, stop, *strides, *result.stride()[:2],
-            TOKENS=_TOKENS, BLOCK_SIZE=cache.block_size, HEAD_DIM=cache.head_dim,
-            DIM=max(16, power_of_two(cache.head_dim)), ELEMENTS=cache.format.elements, FORMAT=cache.format.format,
+            **token_constants(cache), **format_constants(cache),
         )  # fmt: skip
     return keys, values

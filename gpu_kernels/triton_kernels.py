@@ -15,13 +15,12 @@ from kvsan.gpu_kernels.addressing import PADDING_SLOT, IntArray, block_of, block
 from kvsan.gpu_kernels.decode import decode
 from kvsan.gpu_kernels.interface import Attention, Bits, Float32Array, OutsidePool
 from kvsan.gpu_kernels.launching import Attended, Masking
-from kvsan.gpu_kernels.layout import PagedCache, allocate_cache
+from kvsan.gpu_kernels.layout import LAYOUTS, PagedCache, allocate_cache
 from kvsan.gpu_kernels.prefill import prefill
 
 _TORCH_BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 _FLOATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _ROUNDOFF = {"float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-_TOKENS_OF_SPLIT = 256
 _NAN_CODE = 0x7F  # NaN in E4M3 and E5M2; INT8 and E2M1 have none, but their scales have
 _MOST_SPLITS = 8
 
@@ -34,12 +33,14 @@ VALUE_SCALE = 2.0
 class TritonKernels:
     """The kernels of ``interface.Kernels`` in Triton; scores are ``q . k``, sums unnormalised, caches of any format.
 
-    ``layout`` is one of ``layout.LAYOUTS``. For a quantised cache ``write`` takes and ``gather`` gives float32 bits.
+    For a quantised cache ``write`` takes and ``gather`` gives float32 bits. The layout follows from the size of the pool,
+    and how many splits a decode has from its longest sequence, so that sessions meet all of them: splits come early where
+    kernels are interpreted, and contexts short.
     """
 
-    def __init__(self, layout: str = "NHD") -> None:
-        self.layout = layout
+    def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._tokens_of_split = 256 if self.device.type == "cuda" else 8
 
     def allocate(self, num_units: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: str) -> PagedCache:
         """Return a cache full of NaN, which these kernels promise not to multiply where nobody has written.
@@ -47,10 +48,16 @@ class TritonKernels:
         See ``interface.Kernels.allocate``. ValueError on a bad dtype or size.
         """
         scales = (KEY_SCALE, VALUE_SCALE) if dtype in ("fp8_e4m3", "fp8_e5m2", "nvfp4") else (1.0, 1.0)
-        cache = allocate_cache(num_units, block_size, num_kv_heads, head_dim, dtype, self.layout, self.device, *scales)
+        cache = allocate_cache(
+            num_units, block_size, num_kv_heads, head_dim, dtype, LAYOUTS[num_units % 2], self.device, *scales
+        )
         for tensor in cache.tensors():
             tensor.fill_(float("nan") if tensor.is_floating_point() else _NAN_CODE)
         return cache
+
+    def splits(self, longest: int) -> int:
+        """Splits of a decode whose longest sequence has ``longest`` tokens."""
+        return max(1, min(_MOST_SPLITS, longest // self._tokens_of_split))
 
     def weight_roundoff(self, dtype: str) -> float:
         """Unit roundoff of attention weights: that of the type in which dot products take V."""
@@ -70,7 +77,6 @@ class TritonKernels:
     ) -> Attention:
         """Attend with one query a row; see ``interface.Kernels.decode``."""
         self._check(cache, tables, lengths - 1, lengths, window)
-        longest = int(lengths.max(initial=0))
         attended = decode(
             self._queries(cache, queries),
             cache,
@@ -78,7 +84,7 @@ class TritonKernels:
             self._ints(lengths).int(),
             1.0,
             Masking(window),
-            splits=max(1, min(_MOST_SPLITS, longest // _TOKENS_OF_SPLIT)),
+            splits=self.splits(int(lengths.max(initial=0))),
             checked=True,
             output_dtype=torch.float32,
         )

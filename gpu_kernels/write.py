@@ -44,7 +44,7 @@ def write(key: torch.Tensor, value: torch.Tensor, cache: PagedCache, slot_mappin
     """Write K and V of ``len(slot_mapping)`` tokens to a plain cache.
 
     ``key, value`` ``[num_tokens or more, num_kv_heads, head_dim]``, the last dimension contiguous; ``slot_mapping``
-    int32 or int64 ``[num_tokens]``, -1 for tokens that are not written. Of two tokens in one slot either may stay.
+    int32 or int64 ``[num_tokens]``, -1 for tokens that are not written. No other slot comes twice: programs would race.
     ValueError on shapes that do not fit, or a quantised cache (``quant.write``).
     """
     if cache.format.quantised:
@@ -54,9 +54,14 @@ def write(key: torch.Tensor, value: torch.Tensor, cache: PagedCache, slot_mappin
     if tokens:
         reshape_and_cache[(triton.cdiv(tokens, _TOKENS), cache.num_kv_heads)](
             key, value, cache.keys, cache.values, slot_mapping, tokens, *key.stride()[:2], *value.stride()[:2],
-            *attention_strides(cache)[:3], TOKENS=_TOKENS, BLOCK_SIZE=cache.block_size, HEAD_DIM=cache.head_dim,
-            DIM=power_of_two(cache.head_dim),
+            *attention_strides(cache)[:3], **token_constants(cache),
         )  # fmt: skip
+
+
+def token_constants(cache: PagedCache) -> dict[str, int]:
+    """Constants of kernels that go through tokens, ``TOKENS`` a program."""
+    dim = max(16, power_of_two(cache.head_dim))
+    return {"TOKENS": _TOKENS, "BLOCK_SIZE": cache.block_size, "HEAD_DIM": cache.head_dim, "DIM": dim}
 
 
 def check_tokens(key: torch.Tensor, value: torch.Tensor, cache: PagedCache, slot_mapping: torch.Tensor) -> None:

@@ -5,9 +5,9 @@ Every token asks ``3 * num_q_heads`` queries at once, laid out so that each kv h
     kv head             0                                       1
     q heads             random x G | zero x G | needle x G      random x G | zero x G | needle x G
 
-**Error bound of the random query.** Elements of q are multiples of 1/64 below 1/2 and K is +1 or -1 (a marker 16 at
-most), so scores are exact in float32 in any order of summation. Let u = 2**-24, n the visible tokens,
-S = 2 * max sum|q||K|: no two scores differ by more.
+**Error bound of the random query.** Elements of q are multiples of 1/16 below 1/2 and K is +1 or -1 (a marker 16 at
+most), so scores are exact in float32 in any order of summation, and those of 32 elements in bfloat16 too. Let u = 2**-24,
+n the visible tokens, S = 2 * max sum|q||K|: no two scores differ by more.
 
 - A weight exp(x) has relative error at most 2uS (two roundings of |x| <= S where x is scaled to base 2) + 8u (exp
   within 4 ulp).
@@ -37,8 +37,8 @@ logarithm of a sum of weights is larger than R, and:
 So the zero query's output is within B + (u' + w)(|quotient| + B) + 2**-25 of the exact quotient, with R = ln n and
 B = L (2m + 4u) / (1 - m); so is a needle that several tokens share, with R = 64 head_dim + ln n. The random query has
 e + m in place of m, R = S / 2 + ln n, and u' alone behind it. One V that is wrong by 1 moves the mean by 1/n, which B
-passes beyond 958 tokens: the needle and the bytes are exact at any length. Not covered: scores or partial results that are
-rounded below float32, and parts that are merged in more than one step.
+passes beyond 958 tokens: the needle and the bytes are exact at any length. Not covered: scores of heads of
+more than 32 elements and partial results that are rounded below float32, and parts that are merged in more than one step.
 """
 
 from __future__ import annotations
@@ -64,17 +64,18 @@ _NUM_RANDOM = 64
 
 
 def random_queries(num_q_heads: int, head_dim: int, markers: IntArray | None = None) -> Float32Array:
-    """Return the random queries, float32 ``[64, num_q_heads, head_dim]``: multiples of 1/64 in [-31/64, 31/64].
+    """Return the random queries, float32 ``[64, num_q_heads, head_dim]``: multiples of 1/16 in [-7/16, 7/16].
 
-    Where K has markers, queries are 1/64 in size: markers are large, and a query that weighed them would see them alone.
+    Where K has markers, queries are 1/16 in size: markers are large, and a query that weighed them would see them alone.
+    For a head of 32 elements scores are multiples of 1/16 below 16: exact in bfloat16 too, to which eager kernels round.
     """
     shape = (_NUM_RANDOM, num_q_heads, head_dim)
     words = np.arange(1, np.prod(shape) + 1, dtype=np.uint64) * _GOLDEN
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numerators = ((words >> np.uint64(33)) % np.uint64(63)).astype(np.int64) - 31
-    queries: Float32Array = (numerators / 64).astype(np.float32).reshape(shape)
+    numerators = ((words >> np.uint64(33)) % np.uint64(15)).astype(np.int64) - 7
+    queries: Float32Array = (numerators / 16).astype(np.float32).reshape(shape)
     if markers is not None:
-        queries[..., markers] = np.where(queries[..., markers] < 0, -1 / 64, 1 / 64)
+        queries[..., markers] = np.where(queries[..., markers] < 0, -1 / 16, 1 / 16)
     return queries
 
 

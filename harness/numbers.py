@@ -29,6 +29,7 @@ from kvsan.gpu_kernels.addressing import (
     blocks_for,
     first_visible,
     first_visible_block,
+    last_of_each,
     offset_of,
     slot_of,
     slots_of,
@@ -165,8 +166,12 @@ class Numbers:
             slots.append(slots_of(row.table, row.start, row.stop, self.block_size))
             keys.append(payload.key_bits[row.start : row.stop])
             values.append(payload.value_bits[row.start : row.stop])
+        data = [np.concatenate(one) for one in (slots, keys, values)]
+        if len(rows) > 1:  # rows may share a block while it is filled, and then write the same into one slot
+            kept = last_of_each(data[0])
+            data = data if len(kept) == len(data[0]) else [np.ascontiguousarray(one[kept]) for one in data]
         try:
-            self.kernels.write(self.cache, np.concatenate(slots), np.concatenate(keys), np.concatenate(values))
+            self.kernels.write(self.cache, *data)
         except OutsidePool as error:
             names = ", ".join(row.name for row in rows)
             raise Violation(INVARIANT, CAUSES[0], f"one of {names} cannot be written: {error}") from error

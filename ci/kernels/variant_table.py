@@ -69,6 +69,11 @@ def rows(problems: int, seed: int) -> Iterator[tuple[tuple[str, ...], bool]]:
     for variant in VARIANTS:
         with loaded(variant) as kernels:
             found = record(variant.problems, kernels, problems, seed)
-        counts = ", ".join(f"{check} {count}" for check, count in found.checks.most_common())
+        counts = ", ".join(f"{check} {count}" for check, count in in_order(found.checks))
         first = "NEVER" if found.first is None else f"{', '.join(found.first_checks)} (problem {found.first})"
         yield (*described(variant), first, f"{counts}: {found.caught} of {found.tried}"), bool(found.caught)
+
+
+def in_order(checks: Counter[str]) -> list[tuple[str, int]]:
+    """Checks, those that saw most first, equals by name."""
+    return sorted(checks.items(), key=lambda item: (-item[1], item[0]))

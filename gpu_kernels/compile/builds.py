@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 from kvsan.gpu_kernels.compile.build import TARGETS, Build, signature
-from kvsan.gpu_kernels.decode import head_constants
-from kvsan.gpu_kernels.launching import FULL, Masking, power_of_two, shape_constants
+from kvsan.gpu_kernels.copy import slot_constants
+from kvsan.gpu_kernels.decode import head_constants, merge_constants
+from kvsan.gpu_kernels.launching import FULL, Masking, format_constants, shape_constants
 from kvsan.gpu_kernels.layout import PagedCache, allocate_cache
 from kvsan.gpu_kernels.mla import decode_constants, write_constants
 from kvsan.gpu_kernels.prefill import row_constants
+from kvsan.gpu_kernels.write import token_constants
 
 _FOLDER = "kvsan.gpu_kernels"
 _NVIDIA = tuple(name for name, target in TARGETS.items() if target.backend == "cuda")
@@ -34,7 +36,10 @@ _SCALES = "scale key_scale value_scale softcap"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One configuration of the attention kernels; ``group`` is q heads a kv head."""
+    """One configuration of the attention kernels; ``group`` is q heads a kv head.
+
+    ``session``: with the types and sizes with which ``TritonKernels`` launches them.
+    """
 
     dtype: str = "bfloat16"
     head_dim: int = 128
@@ -42,6 +47,7 @@ class Case:
     group: int = 4
     masking: Masking = FULL
     checked: bool = False
+    session: bool = False
     targets: tuple[str, ...] = tuple(TARGETS)
 
     @property
@@ -50,7 +56,7 @@ class Case:
         mask, parts = self.masking, [_SHORT.get(self.dtype, self.dtype)]
         parts += [f"d{self.head_dim}", f"b{self.block_size}", f"g{self.group}"]
         parts += ["window"] * (mask.window is not None) + ["chunk"] * (mask.chunk is not None)
-        parts += ["softcap"] * (mask.softcap is not None) + ["checked"] * self.checked
+        parts += ["softcap"] * (mask.softcap is not None) + ["checked"] * self.checked + ["session"] * self.session
         parts += ["amd"] * (self.targets == _AMD)
         return "-".join(parts)
 
@@ -71,25 +77,36 @@ class Case:
 
     @property
     def query(self) -> str:
-        """Type of the queries' pointer."""
+        """Type of the queries' pointer: in a session float32 over floats, bfloat16 over codes."""
+        if self.session and not self.cache.format.quantised:
+            return _POINTERS["float32"]
         return _POINTERS.get(self.dtype, "*bf16")
+
+    @property
+    def output(self) -> str:
+        """Type of the outputs' pointer."""
+        return _POINTERS["float32"] if self.session else self.query
 
 
 _VARIANTS = (Case(masking=Masking(window=1024)), Case(masking=Masking(chunk=1024)), Case(masking=Masking(softcap=30.0)))
 _QUANTISED = tuple(
     Case(dtype) for dtype in ("fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head", "nvfp4")
 )
+_SESSION = tuple(
+    Case(dtype, 32, 4, 6, checked=True, session=True)
+    for dtype in ("float16", "bfloat16", "int8_per_token_head", "nvfp4")
+)
 _DECODE = (
     Case(), Case("float16"), Case("float32"), Case(checked=True),
     Case(head_dim=32, block_size=1, group=1), Case(head_dim=64, group=8), Case(head_dim=80, block_size=32, group=1),
     Case(head_dim=96, block_size=48), Case(head_dim=256, block_size=256, group=8), Case("float32", 256),
-    Case(group=128), *_VARIANTS, *_QUANTISED,
+    Case(group=128), *_VARIANTS, *_QUANTISED, *_SESSION,
 )  # fmt: skip
 _SPLIT = (Case(), Case("float32"), Case(head_dim=256, group=8), Case("fp8_e4m3"), Case("nvfp4"))
 _PREFILL = (
     Case(), Case("float16"), Case("float32"), Case(checked=True), Case(head_dim=32, block_size=1, group=1),
     Case(head_dim=80, block_size=32, group=1), Case(head_dim=256, group=8), Case("float32", 256), Case(group=128),
-    *_VARIANTS, *_QUANTISED,
+    *_VARIANTS, *_QUANTISED, *_SESSION,
 )  # fmt: skip
 
 
@@ -110,7 +127,8 @@ def _attention() -> Iterator[Build]:
 
 def _decode(case: Case) -> Build:
     types = {
-        **dict.fromkeys(("output", "query"), case.query),
+        "output": case.output,
+        "query": case.query,
         **dict.fromkeys(("lse", "sums", "row_sums"), "*fp32"),
         **case.pointers(),
         **signature({"*i32": "block_tables seq_lens", "fp32": _SCALES}),
@@ -136,7 +154,8 @@ def _decode_split(case: Case) -> Build:
 
 def _prefill(case: Case) -> Build:
     types = {
-        **dict.fromkeys(("output", "query"), case.query),
+        "output": case.output,
+        "query": case.query,
         **dict.fromkeys(("lse", "sums", "row_sums"), "*fp32"),
         **case.pointers(),
         **signature({"*i32": "query_start_loc block_tables seq_lens", "fp32": _SCALES}),
@@ -156,12 +175,9 @@ def _merging() -> Iterator[Build]:
             **signature({"*fp32": "lse sums row_sums split_sums split_row_sums split_maxima"}),
             **signature({"i32": f"{_OUT_STRIDES} stride_pt stride_ph"}),
         }
-        sizes = {"SPLITS": splits, "SPLITS_PADDED": power_of_two(splits)}
-        dims = {"HEAD_DIM": head_dim, "DIM": max(16, power_of_two(head_dim))}
+        constants = merge_constants(splits, head_dim) | {"CHECKED": checked}
         name = f"{_SHORT[dtype]}-d{head_dim}-s{splits}" + "-checked" * checked
-        yield _build(
-            "decode:merge_splits", name, types, sizes | dims | {"CHECKED": checked}, ("stride_ot", "stride_oh")
-        )
+        yield _build("decode:merge_splits", name, types, constants, ("stride_ot", "stride_oh"))
 
 
 def _writing() -> Iterator[Build]:
@@ -172,7 +188,7 @@ def _writing() -> Iterator[Build]:
             **dict.fromkeys(("key", "value", "keys", "values"), element),
             **signature({"*i64": "slot_mapping", "i32": f"num_tokens {new_strides} {_STRIDES}"}),
         }
-        yield _build("write:reshape_and_cache", case.name, types, _token_constants(case))
+        yield _build("write:reshape_and_cache", case.name, types, token_constants(case.cache))
     for case in (*_QUANTISED, Case("nvfp4", 80), Case("int8_per_token_head", 96)):
         types = {
             **dict.fromkeys(("key", "value"), "*bf16"),
@@ -180,7 +196,9 @@ def _writing() -> Iterator[Build]:
             **signature({"*i64": "slot_mapping", "fp32": "key_scale value_scale"}),
             **signature({"i32": f"num_tokens {new_strides} {_STRIDES} {_SCALE_STRIDES}"}),
         }
-        yield _build("quant:quantise_and_cache", case.name, types, _token_constants(case) | _format_constants(case))
+        yield _build(
+            "quant:quantise_and_cache", case.name, types, token_constants(case.cache) | format_constants(case.cache)
+        )
     for case in (Case(), Case("float32", 256), *_QUANTISED):
         pointers = case.pointers()
         types = {
@@ -190,17 +208,9 @@ def _writing() -> Iterator[Build]:
             **signature({"*i64": "table", "fp32": "scale"}),
             **signature({"i32": f"start stop {_STRIDES} {_SCALE_STRIDES} stride_rt stride_rh"}),
         }
-        yield _build("quant:gather_tokens", case.name, types, _token_constants(case) | _format_constants(case))
-
-
-def _token_constants(case: Case) -> dict[str, Any]:
-    dims = {"HEAD_DIM": case.head_dim, "DIM": max(16, power_of_two(case.head_dim))}
-    return {"TOKENS": 16, "BLOCK_SIZE": case.block_size, **dims}
-
-
-def _format_constants(case: Case) -> dict[str, Any]:
-    constants = case.constants(16)
-    return {name: constants[name] for name in ("ELEMENTS", "FORMAT")}
+        yield _build(
+            "quant:gather_tokens", case.name, types, token_constants(case.cache) | format_constants(case.cache)
+        )
 
 
 def _copying() -> Iterator[Build]:
@@ -210,13 +220,12 @@ def _copying() -> Iterator[Build]:
             **signature({"*i64": "source_blocks target_blocks"}),
             **signature({"i32": "start stop stride_sb stride_ss stride_sh stride_tb stride_ts stride_th"}),
         }
-        sizes = {"SLOTS": 16, "WIDTH": width, "DIM": power_of_two(width)}
-        yield _build("copy:move_blocks", f"{pointer[1:]}-w{width}", types, sizes)
+        yield _build("copy:move_blocks", f"{pointer[1:]}-w{width}", types, slot_constants(width))
     for sources, targets in ((2, 8), (16, 4)):
         strides = " ".join(f"stride_{side}{of}" for side in "st" for of in "rbsh")
         types = {**dict.fromkeys(("source", "target"), "*i16"), **signature({"i32": f"{strides} num_blocks"})}
         ranks = {"NUM_HEADS": 8, "SOURCE_RANKS": sources, "TARGET_RANKS": targets}
-        sizes = {"SLOTS": 16, "BLOCK_SIZE": 16, "WIDTH": 128, "DIM": 128}
+        sizes = {"BLOCK_SIZE": 16, **slot_constants(128)}
         yield _build("copy:move_heads", f"i16-w128-tp{sources}to{targets}", types, ranks | sizes)
 
 

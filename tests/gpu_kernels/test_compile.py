@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kvsan.gpu_kernels.compile.build import TARGETS, Build, Outcome, signature
+from kvsan.gpu_kernels.compile.builds import builds
 from kvsan.gpu_kernels.compile.crew import WorkerFailure, compile_builds
 from kvsan.gpu_kernels.compile.resources import Resources, UnreadableBinary, amd_resources, code_bytes, nvidia_resources
 
@@ -333,3 +334,15 @@ def test_a_worker_ends_with_its_parent() -> None:
     )
     assert worker.communicate(timeout=60)[0].startswith(b'{"triton"')
     assert worker.returncode == 0
+
+
+def test_builds_follow_the_constants_of_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvsan.gpu_kernels import copy, write
+
+    monkeypatch.setattr(write, "_TOKENS", 64)
+    monkeypatch.setattr(copy, "_SLOTS", 32)
+
+    found = {build.name: build.constexprs for build in builds()}
+
+    assert {found[name]["TOKENS"] for name in ("reshape_and_cache", "quantise_and_cache", "gather_tokens")} == {64}
+    assert {found[name]["SLOTS"] for name in ("move_blocks", "move_heads")} == {32}

@@ -52,6 +52,19 @@ REFUSED: dict[str, tuple[str, Callable[[], object]]] = {
     ),
     "gather of tokens, strided table": ("table .* contiguous", lambda: quant.gather(cache(), STRIDED, 0, 2)),
     "copy, part outside a block": ("expected a range", lambda: copy.copy_blocks(cache(), torch.tensor([[0, 1]]), 0, 5)),
+    "copy, float pairs": ("pairs torch.float32", lambda: copy.copy_blocks(cache(), torch.zeros((1, 2)))),
+    "scatter, transposed buffers": (
+        "contiguous last dimension",
+        lambda: copy.scatter_blocks(
+            [one.mT.contiguous().mT for one in copy.gather_blocks(cache(), ONES)], cache(), ONES
+        ),
+    ),
+    "scatter, another type": (
+        "expected one type",
+        lambda: copy.scatter_blocks(copy.gather_blocks(cache(), ONES), cache("float16"), ONES),
+    ),
+    "decode, no splits": ("splits 0", lambda: decode.decode(QUERY, cache(), TABLES, ONES, 1.0, splits=0)),
+    "latent, all of it rope": ("rope 48", lambda: mla.mla(torch.zeros(2, 4, 48), LATENT, 48, TABLES, ONES, 1.0)),
     "reshard, strided": (
         "shards with strides",
         lambda: copy.reshard(torch.zeros((2, 1, 4, 1, 8))[..., ::2], 2, 1),

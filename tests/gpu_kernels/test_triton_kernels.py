@@ -15,8 +15,9 @@ from kvsan.ci.kernels.expected import Context, Rounding, attend
 from kvsan.gpu_kernels.host import HostKernels
 from kvsan.gpu_kernels.interface import Attention, OutsidePool, bits_dtype, decode_bits, encode
 from kvsan.gpu_kernels.launching import Masking
-from kvsan.gpu_kernels.layout import LAYOUTS
 from kvsan.gpu_kernels.triton_kernels import TritonKernels
+from kvsan.harness.execution import BoundRow
+from kvsan.harness.numbers import Numbers
 
 HOST = HostKernels()
 UNITS = 12
@@ -27,7 +28,7 @@ class Call:
     """Sizes of one call; the rest follows from the seed."""
 
     dtype: str
-    layout: str
+    units: int
     block_size: int
     kv_heads: int
     group: int
@@ -43,7 +44,7 @@ def draw_call(source: Source) -> Call:
     lengths = [source.integer(1, longest) for _ in range(source.integer(1, 3))]
     return Call(
         dtype=source.choice(("float32", "float16", "bfloat16")),
-        layout=source.choice(LAYOUTS),
+        units=UNITS + source.integer(0, 1),
         block_size=block_size,
         kv_heads=source.choice((1, 2, 3)),
         group=source.choice((1, 2, 3)),
@@ -60,10 +61,10 @@ class Both:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.rng = np.random.default_rng(call.seed)
-        self.triton = TritonKernels(call.layout)
-        sizes = (UNITS, call.block_size, call.kv_heads, call.head_dim, call.dtype)
+        self.triton = TritonKernels()
+        sizes = (call.units, call.block_size, call.kv_heads, call.head_dim, call.dtype)
         self.caches = HOST.allocate(*sizes), self.triton.allocate(*sizes)
-        slots = np.arange(UNITS * call.block_size)
+        slots = np.arange(call.units * call.block_size)
         self.shape = (len(slots), call.kv_heads, call.head_dim)
         self.keys = self.rng.choice((-1, 1), self.shape)
         self.values = self.rng.integers(-8, 8, self.shape)
@@ -78,7 +79,7 @@ class Both:
         found = []
         for kernels, cache in self.pairs():
             buffers = [np.empty(self.shape, bits_dtype(self.call.dtype)) for _ in range(2)]
-            kernels.gather(cache, np.arange(UNITS), 0, self.shape[0], *buffers)
+            kernels.gather(cache, np.arange(self.call.units), 0, self.shape[0], *buffers)
             found.append(tuple(buffers))
         return found
 
@@ -199,7 +200,7 @@ def test_reading_agrees(call: Call) -> None:
     assert np.array_equal(*found)
 
 
-CALL = Call("float16", "NHD", 4, 2, 2, 32, ((3, 20), (1, 9)), None, 1)
+CALL = Call("float16", UNITS, 4, 2, 2, 32, ((3, 20), (1, 9)), None, 1)
 BITS = np.zeros((2, 2, 2, 32), np.uint16)
 ROWS = (np.array([20, 9]), None)
 
@@ -245,7 +246,7 @@ def test_what_is_outside_the_pool_is_refused_and_nothing_is_written(call: Any) -
 
 @pytest.mark.parametrize("dtype", ["fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head", "nvfp4"])
 def test_a_quantised_cache_takes_and_gives_float32(dtype: str) -> None:
-    kernels = TritonKernels("HND")
+    kernels = TritonKernels()
     cache = kernels.allocate(3, 4, 2, 32, dtype)
     numbers = np.random.default_rng(1).choice((-6.0, 0.0, 3.0, 6.0), (2, 5, 2, 32)).astype(np.float32)
     found = np.zeros_like(numbers).view(np.uint32)
@@ -254,3 +255,23 @@ def test_a_quantised_cache_takes_and_gives_float32(dtype: str) -> None:
     kernels.gather(cache, np.array([2, 0]), 0, 5, *found)
 
     assert np.array_equal(decode_bits(found, "float32"), numbers)
+
+
+def test_both_layouts_and_splits_are_met_by_small_pools() -> None:
+    kernels = TritonKernels()
+    caches = [kernels.allocate(units, 4, 2, 32, "float32") for units in (4, 5)]
+
+    assert [cache.keys.stride()[1:3] for cache in caches] == [(64, 32), (32, 128)]
+    assert kernels.splits(7) == 1
+    assert kernels.splits(17) == 2
+
+
+def test_rows_that_share_a_block_while_it_is_filled_do_not_race() -> None:
+    """Legal for engines that share unfinished blocks; two stores to one slot would be a race of KVSan's making."""
+    numbers = Numbers(4, 4, kernels=TritonKernels())
+    identity = np.array([11, 12, 13], np.int64)
+    rows = [BoundRow(name, 0, np.array([2]), 0, 3, None, 0, identity, {}) for name in ("r1", "r2")]
+
+    numbers.launch(rows, 0)
+
+    assert numbers.tokens_read == 6

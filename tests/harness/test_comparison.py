@@ -120,6 +120,25 @@ def test_weights_rounded_after_they_were_normalised_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
+def test_eager_attention_with_scores_and_weights_in_bfloat16_is_accepted(length: int) -> None:
+    def in_bfloat16(numbers: Array) -> Array:
+        bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
+        return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)).view(
+            np.float32
+        )
+
+    def eager(q: Array, keys: Array, values: Array) -> Array:
+        scores = in_bfloat16(keys @ q)
+        weights = np.exp(scores - scores.max())
+        return in_bfloat16(in_bfloat16(weights / weights.sum(dtype=np.float32)) @ values)
+
+    for seed in range(5):
+        row = Row(length, seed)
+        output = np.stack([eager(*head) for head in row.each_head()])
+        assert row.bad(output, 2.0**-8, 2.0**-8) == set()
+
+
+@pytest.mark.parametrize("length", LENGTHS)
 def test_one_wrong_token_is_not_accepted(length: int) -> None:
     row = Row(length)
     output = np.stack([normalised_last(*head) for head in row.each_head()])
