@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from kvsan.ci.gpu.shares import noted_shares
 from kvsan.ci.kernels.checks import check
 from kvsan.ci.kernels.draws import (
     QUANTISED,
@@ -33,6 +32,7 @@ from kvsan.ci.kernels.draws import (
 )
 from kvsan.ci.kernels.far_problems import FAR_PROBLEMS
 from kvsan.ci.kernels.far_rows import check_far_batch, check_far_rows, draw_far_batch, draw_far_rows
+from kvsan.ci.kernels.judging import noted_shares
 from kvsan.ci.kernels.kernel_set import KERNELS, Failure, KernelSet
 from kvsan.ci.kernels.problems import Problem
 from kvsan.harness.clock import now_s

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +16,31 @@ from kvsan.ci.kernels.expected import Expected
 from kvsan.ci.kernels.kernel_set import Failure
 from kvsan.ci.kernels.queries import NEEDLE, ZERO, Queries
 from kvsan.gpu_kernels.launching import Attended, Masking
+
+_shares: ContextVar[list[float] | None] = ContextVar("shares", default=None)
+
+
+@contextmanager
+def noted_shares() -> Iterator[list[float]]:
+    """Note how near outputs come to their bound, as a share of it for each sequence judged inside; NaN for no number.
+
+    So a kernel that is ten times less exact than it was is seen before it fails.
+    """
+    shares: list[float] = []
+    before = _shares.set(shares)
+    try:
+        yield shares
+    finally:
+        _shares.reset(before)
+
+
+def worst_share(found: Float64Array, wanted: Float64Array, bound: Float64Array) -> float:
+    """Return the largest error as a share of its bound; 0 for what is equal, even where the bound is 0."""
+    if not found.size:
+        return 0.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = np.where(found == wanted, 0.0, np.abs(found - wanted) / bound)
+    return float(shares.max())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +86,9 @@ class Judge:
     ) -> None:
         with np.errstate(invalid="ignore"):
             near = (np.abs(found - wanted) <= bound) | (found == wanted)
+        noted = _shares.get()
+        if noted is not None:
+            noted.append(worst_share(found, wanted, bound))
         self._all(check, name, asked.start, near, found, wanted)
 
     def _judge_exact(self, asked: Asked, token: int) -> None:
