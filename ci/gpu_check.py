@@ -147,10 +147,15 @@ def main(arguments: Sequence[str] | None = None, kernels: KernelSet | None = Non
     print(f"\n{report.markdown(around, tallies, timed, compared_s)}\n")
     for failure in failures:
         print(f"FAILED: {failure}")
-    missing = [tally.kind for tally in tallies if not tally.problems and not options.interpret]
+    missing = [] if options.interpret else [tally.kind for tally in tallies if not tally.problems]
     if missing:
         print(f"NOT RUN: {', '.join(missing)}")
     print(f"{len(failures)} failures in {now_s() - started:.0f} s")
+    return exit_code(failures, missing)
+
+
+def exit_code(failures: Sequence[str], missing: Sequence[str]) -> int:
+    """Exit code of what failed, and of the kinds of comparison that never ran."""
     return FAILED if failures else TOO_LITTLE if missing else PASSED
 
 

@@ -12,15 +12,16 @@ from typing import Any
 from kvsan.gpu_kernels.host import HostKernels
 from kvsan.gpu_kernels.interface import Kernels, UnusableKernels
 from kvsan.gpu_kernels.user_function import find_function
+from kvsan.harness.configuration import HOST, TRITON
 
-BUILT_IN = ("host", "triton")
+BUILT_IN = (HOST, TRITON)
 
 
 def kernels_named(name: str) -> Kernels[Any]:
     """Return the kernels of a name, on a CUDA device if there is one; UnusableKernels if there are none."""
-    if name == "host":
+    if name == HOST:
         return HostKernels()
-    if name == "triton":
+    if name == TRITON:
         if importlib.util.find_spec("triton") is None:
             raise UnusableKernels("kernels triton: Triton is not installed here; expected it, or --kernels host")
         interpret_without_device()
@@ -34,8 +35,8 @@ def kernels_named(name: str) -> Kernels[Any]:
     from kvsan.gpu_kernels.user_kernel import UserKernels
 
     if has_device():
-        return UserKernels(function, _triton_kernels(), "triton", "cuda")
-    return UserKernels(function, HostKernels(), "host", "cpu")
+        return UserKernels(function, _triton_kernels(), TRITON, "cuda")
+    return UserKernels(function, HostKernels(), HOST, "cpu")
 
 
 def has_device() -> bool:

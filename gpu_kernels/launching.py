@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kvsan.gpu_kernels.addressing import first_visible
 from kvsan.gpu_kernels.layout import PagedCache
 from kvsan.gpu_kernels.tiles import CAUSAL, CHUNKED, SLIDING
 
@@ -48,11 +49,9 @@ class Masking:
 
     def first(self, position: int) -> int:
         """First position that the query at ``position`` sees."""
-        if self.window is not None:
-            return max(0, position - self.window + 1)
         if self.chunk is not None:
             return max(0, position) // self.chunk * self.chunk
-        return 0
+        return first_visible(position, self.window)
 
 
 FULL = Masking()

@@ -19,7 +19,8 @@ from kvsan.gpu_kernels.formats import Format, format_named
 
 LAYOUTS = ("NHD", "HND")
 
-_TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+"""Of plain caches; codes are uint8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def allocate_cache(
         raise ValueError(f"sizes {num_blocks, block_size, num_kv_heads, head_dim}: expected 1 or more each")
     if form.scale_block and head_dim % form.scale_block:
         raise ValueError(f"head_dim {head_dim}: {dtype} expects a multiple of {form.scale_block}")
-    element = _TORCH_DTYPES.get(dtype, torch.uint8)
+    element = TORCH_DTYPES.get(dtype, torch.uint8)
     scale = torch.float32 if form.scale_bytes == 4 else torch.uint8
     vectors = block_size * num_kv_heads
     part = vectors * form.width(head_dim) * form.element_bytes

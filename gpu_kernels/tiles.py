@@ -27,7 +27,6 @@ CHUNKED = tl.constexpr(2)
 """Mask: of those, the ones in its own chunk of ``span`` positions."""
 
 PLAIN = tl.constexpr(formats.PLAIN)
-PER_TENSOR = tl.constexpr(formats.PER_TENSOR)
 PER_TOKEN_HEAD = tl.constexpr(formats.PER_TOKEN_HEAD)
 NVFP4 = tl.constexpr(formats.NVFP4)
 INT8 = tl.constexpr(formats.INT8)

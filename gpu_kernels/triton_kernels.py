@@ -15,11 +15,10 @@ from kvsan.gpu_kernels.addressing import PADDING_SLOT, IntArray, block_of, block
 from kvsan.gpu_kernels.decode import decode
 from kvsan.gpu_kernels.interface import Attention, Bits, Float32Array, OutsidePool
 from kvsan.gpu_kernels.launching import Attended, Masking
-from kvsan.gpu_kernels.layout import LAYOUTS, PagedCache, allocate_cache
+from kvsan.gpu_kernels.layout import LAYOUTS, TORCH_DTYPES, PagedCache, allocate_cache
 from kvsan.gpu_kernels.prefill import prefill
 
 _TORCH_BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
-_FLOATS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _ROUNDOFF = {"float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _NAN_CODE = 0x7F  # NaN in E4M3 and E5M2; INT8 and E2M1 have none, but their scales have
 _MOST_SPLITS = 8
@@ -149,7 +148,7 @@ class TritonKernels:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)
 
     def _floats(self, cache: PagedCache, bits: Bits) -> torch.Tensor:
-        dtype = _FLOATS.get(cache.format.name, torch.float32)
+        dtype = TORCH_DTYPES.get(cache.format.name, torch.float32)
         signed = np.int32 if dtype == torch.float32 else np.int16
         return torch.from_numpy(np.ascontiguousarray(bits).view(signed)).view(dtype).to(self.device)
 

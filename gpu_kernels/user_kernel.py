@@ -28,11 +28,12 @@ import numpy as np
 import torch
 
 from kvsan.gpu_kernels.addressing import IntArray, blocks_for, first_visible_block
+from kvsan.gpu_kernels.formats import format_named
 from kvsan.gpu_kernels.host import HostKernels
 from kvsan.gpu_kernels.interface import Attention, Bits, Float32Array, KernelBug, KernelRaised, Kernels, OutsidePool
+from kvsan.gpu_kernels.layout import TORCH_DTYPES, PagedCache
 from kvsan.gpu_kernels.user_function import ATTENTION, COPY, WRITE, UserFunction
 
-_TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _WEIGHT_ROUNDOFF = {"float32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _OUTPUT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 _PADDING_TOKENS = 2
@@ -78,10 +79,7 @@ class UserKernels:
             host = self._base.allocate(*shape, dtype)
             keys, values = (_tensor(bits, dtype).view(shape) for bits in (host.keys, host.values))
             return UserCache(host, keys, values, dtype)
-        from kvsan.gpu_kernels.formats import format_named
-        from kvsan.gpu_kernels.layout import PagedCache
-
-        keys, values = (torch.zeros(shape, dtype=_TORCH_DTYPES[dtype], device=self._device) for _ in range(2))
+        keys, values = (torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=self._device) for _ in range(2))
         return UserCache(PagedCache(format_named(dtype), head_dim, keys, values), keys, values, dtype)
 
     def write(self, cache: UserCache, slots: IntArray, keys: Bits, values: Bits) -> None:
@@ -233,7 +231,7 @@ class UserKernels:
 
     def _padded(self, bits: Bits, dtype: str) -> torch.Tensor:
         """Give K or V of tokens, and behind them that of padding."""
-        tokens = torch.full((len(bits) + _PADDING_TOKENS, *bits.shape[1:]), torch.nan, dtype=_TORCH_DTYPES[dtype])
+        tokens = torch.full((len(bits) + _PADDING_TOKENS, *bits.shape[1:]), torch.nan, dtype=TORCH_DTYPES[dtype])
         tokens[: len(bits)] = _tensor(bits, dtype)
         return tokens.to(self._device)
 
@@ -256,7 +254,7 @@ def end_process_without_device(words: str) -> None:
 def _tensor(bits: Bits, dtype: str) -> torch.Tensor:
     """Give bits as a tensor of a cache's dtype over the same memory."""
     signed = bits.view(np.int32 if bits.itemsize == 4 else np.int16)
-    return torch.from_numpy(signed).view(_TORCH_DTYPES[dtype])
+    return torch.from_numpy(signed).view(TORCH_DTYPES[dtype])
 
 
 def _poisoned_tables(

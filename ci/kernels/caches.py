@@ -24,7 +24,6 @@ from kvsan.gpu_kernels import formats
 from kvsan.gpu_kernels.formats import format_named
 from kvsan.gpu_kernels.layout import PagedCache, allocate_cache
 
-TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 INTEGERS = {"int32": torch.int32, "int64": torch.int64}
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kvsan.ci.kernels.caches import INTEGERS, TORCH_DTYPES, Untouched, make_cache
+from kvsan.ci.kernels.caches import INTEGERS, Untouched, make_cache
 from kvsan.ci.kernels.contents import Content, code_content, real_content
 from kvsan.ci.kernels.expected import Context, Rounding, attend
 from kvsan.ci.kernels.judging import Asked, Judge, outputs_of_padding
@@ -18,7 +18,7 @@ from kvsan.ci.kernels.queries import Queries
 from kvsan.ci.kernels.sequences import Sequences, place_sequences
 from kvsan.gpu_kernels.formats import format_named
 from kvsan.gpu_kernels.launching import Attended, Masking
-from kvsan.gpu_kernels.layout import PagedCache
+from kvsan.gpu_kernels.layout import TORCH_DTYPES, PagedCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from kvsan.ci.kernels.caches import INTEGERS, TORCH_DTYPES, Untouched, as_bits, clear, compare, far, twins
+from kvsan.ci.kernels.caches import INTEGERS, Untouched, as_bits, clear, compare, far, twins
 from kvsan.ci.kernels.contents import Content, Float64Array
 from kvsan.ci.kernels.expected import Context, Rounding, attend
 from kvsan.ci.kernels.inputs import draw_slots
@@ -15,6 +15,7 @@ from kvsan.ci.kernels.problems import LatentDecodeProblem, LatentSpec, LatentWri
 from kvsan.ci.kernels.queries import Queries
 from kvsan.ci.kernels.sequences import Sequences, place_sequences
 from kvsan.gpu_kernels.launching import FULL
+from kvsan.gpu_kernels.layout import TORCH_DTYPES
 
 _POISON = {"nan": float("nan"), "finite": 12288.0}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from kvsan.ci.kernels.caches import INTEGERS, TORCH_DTYPES, Untouched, as_bits, clear, compare, make_cache, twin
+from kvsan.ci.kernels.caches import INTEGERS, Untouched, as_bits, clear, compare, make_cache, twin
 from kvsan.ci.kernels.contents import real_content
 from kvsan.ci.kernels.inputs import any_bits, boundary_numbers, draw_slots, in_batch
 from kvsan.ci.kernels.kernel_set import Failure, KernelSet, first_place, watched
@@ -15,7 +15,7 @@ from kvsan.ci.kernels.small_floats import decode, quantise, unpack
 from kvsan.gpu_kernels import formats
 from kvsan.gpu_kernels.addressing import IntArray
 from kvsan.gpu_kernels.formats import format_named
-from kvsan.gpu_kernels.layout import PagedCache
+from kvsan.gpu_kernels.layout import TORCH_DTYPES, PagedCache
 
 
 def check_write(problem: WriteProblem, kernels: KernelSet, device: str | torch.device) -> list[Failure]:

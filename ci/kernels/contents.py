@@ -8,12 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kvsan.ci.kernels.caches import TORCH_DTYPES
 from kvsan.ci.kernels.problems import CacheSpec
 from kvsan.ci.kernels.small_floats import dequantise, encode, pack, quantise
 from kvsan.gpu_kernels import formats
 from kvsan.gpu_kernels.formats import Format, format_named
-from kvsan.gpu_kernels.layout import PagedCache
+from kvsan.gpu_kernels.layout import TORCH_DTYPES, PagedCache
 
 Float64Array = npt.NDArray[np.float64]
 

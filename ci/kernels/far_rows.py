@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kvsan.ci.kernels.caches import TORCH_DTYPES, Untouched, compare, make_cache, twin
+from kvsan.ci.kernels.caches import Untouched, compare, make_cache, twin
 from kvsan.ci.kernels.check_write import mark_slots, put_tokens
 from kvsan.ci.kernels.contents import Content, real_content
 from kvsan.ci.kernels.draws import PLAIN, QUANTISED, TINY, Source, draw_cache
@@ -24,6 +24,7 @@ from kvsan.ci.kernels.problems import CacheSpec
 from kvsan.ci.kernels.queries import Queries
 from kvsan.gpu_kernels.addressing import blocks_for
 from kvsan.gpu_kernels.launching import FULL, Attended
+from kvsan.gpu_kernels.layout import TORCH_DTYPES
 
 _FAR = 1 << 31
 

@@ -6,11 +6,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kvsan.ci.kernels.caches import BITS, TORCH_DTYPES
+from kvsan.ci.kernels.caches import BITS
 from kvsan.ci.kernels.small_floats import E2M1_NUMBERS, decode
 from kvsan.gpu_kernels import formats
 from kvsan.gpu_kernels.addressing import IntArray
 from kvsan.gpu_kernels.formats import Format
+from kvsan.gpu_kernels.layout import TORCH_DTYPES
 
 Floats = npt.NDArray[np.float32]
 

@@ -140,3 +140,10 @@ def test_the_documentation_invents_no_figure() -> None:
 
 def names_a_machine_or_says_that_there_is_none(text: str) -> bool:
     return "not yet run on a GPU" in text or any(line.startswith("Machine: ") for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("failures", "missing", "code"), [([], [], 0), ([], ["far blocks"], 5), (["decode"], ["far blocks"], 1)]
+)
+def test_a_kind_that_never_ran_is_no_success(failures: list[str], missing: list[str], code: int) -> None:
+    assert gpu_check.exit_code(failures, missing) == code

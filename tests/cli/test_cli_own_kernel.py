@@ -152,3 +152,11 @@ def test_a_triton_kernel_that_follows_an_unused_entry_is_found_by_the_interprete
     assert "out-of-bounds in paged_decode (triton_kernels.py:" in done.stdout
     (path,) = user_folder.glob("findings/kernel-*.json")
     assert in_a_clean_process("replay", str(path)).returncode == 0
+
+
+@pytest.mark.parametrize("kernels", [["--kernels", "host"], ["--kernel", "torch_kernels:decode"]])
+def test_codes_that_the_kernels_do_not_read_are_bad_input(
+    kernels: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fuzz", "--target", "paged", "--dtype", "nvfp4", "--steps", "10", *kernels]) == 2
+    assert "expected --kernels triton" in capsys.readouterr().err
