@@ -91,7 +91,7 @@ def renamed(operations: tuple[Operation, ...], suffix: str) -> list[Operation]:
 
 def _rename(operation: Operation, suffix: str) -> Operation:
     changes: dict[str, object] = {
-        name: getattr(operation, name) + suffix for name in ("r", "child", "b") if hasattr(operation, name)
+        name: getattr(operation, name) + suffix for name in ("r", "child", "b", "t") if hasattr(operation, name)
     }
     if isinstance(operation, Submit):
         changes["prompt"] = tuple(

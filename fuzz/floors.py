@@ -15,6 +15,19 @@ _STEERED = {
 """Events that become rare when a search leaves a feature out of most runs."""
 
 
+_TRANSFER_EVENTS = {
+    "load refused",
+    "two transfers in flight",
+    "late completion",
+    "reordered completion",
+    "completion after the end",
+    "abort while loading",
+    "transfer failed",
+    "transfer torn",
+    "recompute after a failed load",
+}
+
+
 class _Everything:
     """Implements ``kvsan.harness.target.PrefixIndex``: every block is published."""
 
@@ -37,11 +50,27 @@ def impossible_events(traits: Traits) -> frozenset[str]:
         impossible.add("copy on write")
     if "Abort" in impossible or not _may(traits, Abort("r"), in_flight=1):
         impossible.add("abort in flight")
+    impossible |= _impossible_transfers(traits)
     if traits.max_in_flight < 2:
         impossible.add("two launches in flight")
     if traits.max_drafts == 0:
         impossible.add("rejected draft")
     return frozenset(impossible | _impossible_hits(traits))
+
+
+def _impossible_transfers(traits: Traits) -> set[str]:
+    """Transfers need tiers, most faults need a store."""
+    impossible = {event for tier in ("host", "disk", "remote") if tier not in traits.tiers
+                  for event in (f"offload to {tier}", f"load from {tier}")}  # fmt: skip
+    if len(traits.tiers) < 2:
+        impossible |= {"Spoil", "Restart", "transfer refused", "restart while storing"}
+    if not traits.tiers:
+        impossible |= _TRANSFER_EVENTS
+    if not traits.late_notices:
+        impossible.add("completion told twice")
+    if not traits.preempts_loading:
+        impossible.add("preemption while loading")
+    return impossible
 
 
 def _may(traits: Traits, operation: Schedule | Abort, in_flight: int) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from random import Random
 
 from kvsan.fuzz.profiles import FEATURES, Profile
+from kvsan.fuzz.transfer_draws import TransferDraws
 from kvsan.harness.expectation import Expected
 from kvsan.harness.operations import (
     Abort,
@@ -35,10 +36,13 @@ from kvsan.harness.operations import (
     Submit,
 )
 from kvsan.harness.session import Session
+from kvsan.harness.target import COMPUTE_STREAM
 
 _NAMES = ("x", "y")
 _TURNS_KEPT = 32
+_PROMPTS_KEPT = 512
 _SWITCHABLE = ("Fork", "Abort", "Preempt", "Cancel", "Advance", "Lookup", "ResetPrefixCache")
+_SWITCHABLE_FAULTS = ("Fail", "Tear", "Spoil", "Restart")
 
 
 def draw_features(random: Random, profile: Profile, without: frozenset[str] = frozenset()) -> frozenset[str]:
@@ -56,6 +60,7 @@ class Generator:
         self._draw = random.random
         self._created = 0
         self._turns: deque[Submit] = deque(maxlen=_TURNS_KEPT)
+        self._prompts: dict[str, Submit] = {}
         self._max_live = random.choice(profile.live_requests)
         self._chunk = random.choice(profile.chunks)
         traits = session.traits
@@ -64,6 +69,7 @@ class Generator:
         self._families = 1 + int(random.random() * profile.families)
         self._prefixes = [self._new_segment() for _ in range(2)]
         self._max_in_flight = traits.max_in_flight if "two in flight" in features else 1
+        self._transfers = TransferDraws(session, random, self._fresh, self._submit_again)
         self._kinds, self._cumulative = self._draw_weights(random)
 
     def _draw_weights(self, random: Random) -> tuple[list[Callable[[], Operation]], list[float]]:
@@ -72,7 +78,7 @@ class Generator:
             "Schedule": self._schedule,
             "Launch": self._launch,
             "Retire": self._retire,
-            "Advance": lambda: Advance("compute" if self._draw() < 0.7 else "copy"),
+            "Advance": self._advance,
             "Fork": self._fork,
             "Finish": lambda: Finish(self._any()),
             "Abort": lambda: Abort(self._any()),
@@ -81,8 +87,11 @@ class Generator:
             "Lookup": lambda: Lookup(self._idle().r),
             "Landed": self._landed,
             "ResetPrefixCache": ResetPrefixCache,
+            **self._transfers.builders(),
         }
         off = {name for name in _SWITCHABLE if random.random() < 0.25}
+        if self.session.traits.tiers:
+            off |= {name for name in _SWITCHABLE_FAULTS if random.random() < 0.25}
         if "fork" not in self.features:
             off.add("Fork")
         if "cancel" not in self.features:
@@ -100,6 +109,9 @@ class Generator:
 
     def next(self) -> Operation:
         """Draw the next operation; now and then one that will be skipped."""
+        if self._transfers.then is not None:
+            following, self._transfers.then = self._transfers.then, None
+            return following
         live = len(self.session.requests)
         if not live:
             return self._submit()
@@ -153,7 +165,21 @@ class Generator:
                 segments = (self._prefixes[self._below(2)], *segments)
             submit = Submit(r, segments, self._salt(), self._adapter(), self._media(), self._engine_id())
         self._turns.append(submit)
+        if self.session.traits.tiers:
+            if len(self._prompts) >= _PROMPTS_KEPT:
+                self._prompts.clear()
+            self._prompts[r] = submit
         return submit
+
+    def _submit_again(self, r: str, tokens: int) -> Submit | None:
+        """The prompt of a request comes again, with enough behind it to be longer than ``tokens``."""
+        earlier = self._prompts.get(r)
+        if earlier is None or len(self.session.requests) >= self._max_live:
+            return None
+        prompt = earlier.prompt
+        if sum(segment[-1] for segment in prompt) <= tokens or self._draw() < 0.3:
+            prompt = (*prompt, self._new_segment())
+        return replace(earlier, r=self._fresh("r"), prompt=prompt, engine_id=self._engine_id())
 
     def _new_segment(self) -> Segment:
         return self._below(self._families), 1 + self._below(self._segment)
@@ -221,6 +247,11 @@ class Generator:
                 family = self._below(3) if self._draw() < 0.5 else 0
                 outcomes.append(Outcome(row.life.name, self._below(row.drafts + 1), family))
         return Retire(b, tuple(outcomes))
+
+    def _advance(self) -> Operation:
+        device = self.session.device
+        streams = [stream for number, stream in enumerate(device.streams) if device.pending(number)]
+        return Advance(streams[self._below(len(streams))] if streams else COMPUTE_STREAM)
 
     def _fork(self) -> Operation:
         if len(self.session.requests) >= self._max_live:

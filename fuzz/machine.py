@@ -34,20 +34,27 @@ from kvsan.harness.operations import (
     Adapter,
     Advance,
     Cancel,
+    Complete,
+    Fail,
     Finish,
     Fork,
     Landed,
     Launch,
+    Load,
     Lookup,
     Media,
+    Offload,
     Operation,
     Outcome,
     Preempt,
     ResetPrefixCache,
+    Restart,
     Retire,
     Schedule,
     Segment,
+    Spoil,
     Submit,
+    Tear,
 )
 from kvsan.harness.registry import TargetFactory, resolve
 from kvsan.harness.session import Session
@@ -190,10 +197,42 @@ class TargetMachine(RuleBasedStateMachine):
             told = zip(self.session.requests, outcomes, strict=False)
             self.run(Retire(b, tuple(Outcome(r, accepted, family) for r, (accepted, family) in told)))
 
-    @rule(stream=st.sampled_from(("compute", "copy")))
-    def advance(self, stream: Any) -> None:
+    @rule(which=_CHOICE)
+    def advance(self, which: int) -> None:
         """The device makes progress."""
-        self.run(Advance(stream))
+        streams = self.session.device.streams
+        self.run(Advance(streams[which % len(streams)]))
+
+    @precondition(lambda self: self.session.traits.tiers and self.session.requests)
+    @rule(which=_CHOICE, tier=_CHOICE)
+    def offload(self, which: int, tier: int) -> None:
+        """A request's chunks go down."""
+        tiers = self.session.traits.tiers
+        self.run(Offload(self.fresh("t"), self.live(which), tiers[tier % len(tiers)]))
+
+    @precondition(lambda self: self.session.traits.tiers)
+    @rule(submit=_SUBMITS, prompt=_PROMPTS)
+    def load(self, submit: Submit, prompt: tuple[Segment, ...]) -> None:
+        """A request arrives, and its prefix comes up if a tier has it."""
+        r = self.fresh("r")
+        self.run(replace(submit, r=r, prompt=prompt))
+        self.run(Load(self.fresh("t"), r))
+
+    @precondition(lambda self: self.session.transfers)
+    @rule(which=_CHOICE, kinds=st.sampled_from(((Complete,), (Complete, Complete), (Fail, Complete), (Tear, Complete))))
+    def end_transfer(self, which: int, kinds: Any) -> None:
+        """A transfer ends, well or not, and the manager hears of it, perhaps twice."""
+        transfers = list(self.session.transfers)
+        for kind in kinds:
+            self.run(kind(transfers[which % len(transfers)]))
+
+    @precondition(lambda self: len(self.session.traits.tiers) > 1)
+    @rule(which=_CHOICE, kind=st.sampled_from(("flip", "truncate", "restart")))
+    def break_store(self, which: int, kind: Any) -> None:
+        """Stored bytes are damaged, or the store dies and comes back."""
+        stores = self.session.traits.tiers[1:]
+        tier = stores[which % len(stores)]
+        self.run(Restart(tier) if kind == "restart" else Spoil(tier, which, kind))
 
     @precondition(lambda self: self.session.loads)
     @rule(which=_CHOICE)

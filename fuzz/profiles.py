@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from kvsan.harness.configuration import OptionValue
 from kvsan.harness.verdict import UsageError
 
 FEATURES = (
@@ -32,7 +33,8 @@ class Profile:
     """Relative weights of operations, sizes to draw from (tokens and units), and floors.
 
     ``floors`` are events per 1,000 steps below which a search has not exercised what it claims (exit code 5), for
-    searches of at least ``floor_steps`` steps. Events that a target cannot produce are left out by the search.
+    searches of at least ``floor_steps`` steps. Events that a target cannot produce are left out by the search. ``options``
+    are drawn for each run, for targets that are built on the reference manager; what a configuration sets stays.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Profile:
     max_context: int = 512
     floor_steps: int = 20_000
     floors: Mapping[str, float] = field(default_factory=dict)
+    options: tuple[tuple[str, tuple[OptionValue, ...]], ...] = ()
 
 
 _WEIGHTS = {
@@ -66,6 +69,13 @@ _WEIGHTS = {
     "Lookup": 0.3,
     "Landed": 0.5,
     "ResetPrefixCache": 0.02,
+    "Offload": 0.0,
+    "Load": 0.0,
+    "Complete": 0.0,
+    "Fail": 0.0,
+    "Tear": 0.0,
+    "Spoil": 0.0,
+    "Restart": 0.0,
 }
 
 DEFAULT = Profile(
@@ -114,6 +124,53 @@ HEAVY = Profile(
 )  # fmt: skip
 
 
+ASYNC = Profile(
+    "async",
+    _WEIGHTS
+    | {"Submit": 1.6, "Schedule": 5.0, "Advance": 1.2, "Finish": 0.9, "Fork": 0.8, "Offload": 1.4, "Load": 1.6,
+       "Complete": 1.2, "Fail": 0.12, "Tear": 0.12, "Spoil": 0.12, "Restart": 0.04, "ResetPrefixCache": 0.02},
+    options=(
+        ("host_units", (4, 8, 16, 24)),
+        ("chunk_blocks", (1, 1, 2, 3)),
+        ("policy", ("lru", "arc")),
+        ("stores", ("", "disk", "remote", "remote", "disk,remote")),
+        ("store_chunks", (3, 8, 16)),
+        ("remote_loses", (0, 0, 7)),
+        ("deferred_free", (True, True, False)),
+    ),
+    floors={
+        **DEFAULT.floors,
+        "Offload": 10,
+        "Load": 5,
+        "Complete": 10,
+        "Fail": 0.5,
+        "Tear": 0.5,
+        "Spoil": 0.1,
+        "Restart": 0.05,
+        "offload to host": 5,
+        "offload to disk": 0.5,
+        "offload to remote": 0.5,
+        "load from host": 1,
+        "load from disk": 0.1,
+        "load from remote": 0.1,
+        "load refused": 1,
+        "two transfers in flight": 3,
+        "late completion": 1,
+        "reordered completion": 1,
+        "completion told twice": 0.5,
+        "completion after the end": 0.1,
+        "abort while loading": 0.05,
+        "preemption while loading": 0.05,
+        "transfer failed": 0.3,
+        "transfer torn": 0.3,
+        "transfer refused": 0.02,
+        "restart while storing": 0.005,
+        "recompute after a failed load": 0.1,
+    },
+)  # fmt: skip
+"""Transfers between tiers, their faults, and two launches in flight."""
+
+
 def small_scope(profile: Profile) -> Profile:
     """Make a profile whose pools, prompts and runs are as small as they can be and still do something.
 
@@ -149,7 +206,7 @@ def tiny_scope(profile: Profile) -> Profile:
     )
 
 
-PROFILES: dict[str, Profile] = {profile.name: profile for profile in (DEFAULT, HEAVY)}
+PROFILES: dict[str, Profile] = {profile.name: profile for profile in (DEFAULT, HEAVY, ASYNC)}
 
 
 def profile_named(name: str) -> Profile:

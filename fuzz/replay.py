@@ -78,7 +78,7 @@ def make_numbers(traits: Traits, configuration: Configuration) -> Numbers:
 
     Kernels other than the host's get half its q heads: where they are interpreted, every head costs.
     """
-    size = traits.num_units, traits.block_size, configuration.dtype
+    size = traits.num_units + traits.host_units, traits.block_size, configuration.dtype
     if configuration.kernels != TRITON and format_named(configuration.dtype).quantised:
         raise UsageError(
             f"dtype {configuration.dtype}: only the kernels called triton read it; expected --kernels triton"

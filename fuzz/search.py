@@ -18,9 +18,9 @@ from kvsan.fuzz.profiles import Profile, small_scope, tiny_scope
 from kvsan.fuzz.replay import open_session
 from kvsan.fuzz.shrink import Judge, NotRepeated, Shrinker, judge_of
 from kvsan.harness.clock import now_s
-from kvsan.harness.configuration import Configuration, is_users_own
+from kvsan.harness.configuration import Configuration, OptionValue, is_users_own
 from kvsan.harness.operations import Operation
-from kvsan.harness.registry import TargetFactory
+from kvsan.harness.registry import TargetFactory, takes_reference_options
 from kvsan.harness.session import Session, sweep_interval
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, UsageError, Violation
@@ -167,7 +167,8 @@ class Search:
         session = self._open(configuration, numbers)
         if not self.summary.runs:  # an engine's first construction imports it
             self._started = now_s()
-        self.summary.impossible = impossible_events(session.traits) | steered_events(self._known.features())
+        impossible = impossible_events(session.traits) | steered_events(self._known.features())
+        self.summary.impossible = impossible & self.summary.impossible if self.summary.runs else impossible
         features = draw_features(random, profile, settings.without | self._known.avoid(random))
         generator = Generator(session, profile, random, features)
         length = random.choice(profile.run_steps)
@@ -202,7 +203,15 @@ class Search:
             configuration,
             num_units=num_units if "num_units" in drawn else configuration.num_units,
             block_size=block_size if "block_size" in drawn else configuration.block_size,
+            options=self._draw_options(random, profile),
         )
+
+    def _draw_options(self, random: Random, profile: Profile) -> tuple[tuple[str, OptionValue], ...]:
+        configuration = self._settings.configuration
+        if not takes_reference_options(configuration.target):
+            return configuration.options
+        options: dict[str, OptionValue] = {name: random.choice(values) for name, values in profile.options}
+        return tuple(sorted((options | dict(configuration.options)).items()))
 
     def _drive(self, session: Session, generator: Generator, length: int, operations: list[Operation]) -> None:
         """Run to the step budget of the run; a run that only skips ends too."""

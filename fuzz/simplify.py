@@ -8,10 +8,12 @@ from dataclasses import replace
 from kvsan.harness.configuration import HOST, Configuration
 from kvsan.harness.operations import (
     Abort,
+    Fail,
     Finish,
     Fork,
     Landed,
     Launch,
+    Offload,
     Operation,
     Outcome,
     Preempt,
@@ -19,8 +21,11 @@ from kvsan.harness.operations import (
     Retire,
     Schedule,
     Segment,
+    Spoil,
     Submit,
+    Tear,
 )
+from kvsan.harness.tiers import HOST_TIER
 
 Operations = tuple[Operation, ...]
 _EVICTING = 6
@@ -48,6 +53,21 @@ def simpler_operations(operation: Operation) -> Iterator[Operation]:
         yield from _simpler_retires(operation)
     elif isinstance(operation, Abort | Preempt):
         yield Finish(operation.r)
+    else:
+        yield from _simpler_transfers(operation)
+
+
+def _simpler_transfers(operation: Operation) -> Iterator[Operation]:
+    """Faults between two pieces for faults in the middle of one; the first key for another."""
+    if isinstance(operation, Tear):
+        yield Fail(operation.t)
+    elif isinstance(operation, Offload) and operation.tier != HOST_TIER:
+        yield replace(operation, tier=HOST_TIER)
+    elif isinstance(operation, Spoil):
+        if operation.how != "flip":
+            yield replace(operation, how="flip")
+        for index in smaller(operation.index, 0):
+            yield replace(operation, index=index)
 
 
 def _simpler_submits(submit: Submit) -> Iterator[Submit]:
@@ -287,6 +307,10 @@ def simpler_configurations(configuration: Configuration) -> Iterator[Configurati
     options = configuration.options
     for position in range(len(options)):
         yield replace(configuration, options=options[:position] + options[position + 1 :])
+    for position, (name, value) in enumerate(options):
+        if type(value) is int:
+            for less in smaller(value, 1):
+                yield replace(configuration, options=(*options[:position], (name, less), *options[position + 1 :]))
     for block_size in smaller(configuration.block_size, 1):
         yield replace(configuration, block_size=block_size)
     for num_units in smaller(configuration.num_units, 2):
@@ -313,27 +337,22 @@ def late_submits(operations: Operations) -> Operations:
 
 
 def renamed(operations: Sequence[Operation]) -> Operations:
-    """Requests are r1, r2, ... and launches b1, b2, ... in the order in which they appear."""
-    requests: dict[str, str] = {}
-    launches: dict[str, str] = {}
+    """Requests are r1, r2, ..., launches b1, b2, ... and transfers t1, t2, ... in the order in which they appear."""
+    names: dict[str, dict[str, str]] = {"r": {}, "b": {}, "t": {}}
 
-    def request(old: str) -> str:
-        return requests.setdefault(old, f"r{len(requests) + 1}")
-
-    def launch(old: str) -> str:
-        return launches.setdefault(old, f"b{len(launches) + 1}")
+    def new(letter: str, old: str) -> str:
+        known = names[letter]
+        return known.setdefault(old, f"{letter}{len(known) + 1}")
 
     def one(operation: Operation) -> Operation:
         changes: dict[str, object] = {}
-        for name in ("r", "child"):
+        for name, letter in (("r", "r"), ("child", "r"), ("b", "b"), ("t", "t")):
             if hasattr(operation, name):
-                changes[name] = request(getattr(operation, name))
-        if hasattr(operation, "b"):
-            changes["b"] = launch(operation.b)
+                changes[name] = new(letter, getattr(operation, name))
         if isinstance(operation, Retire):
-            changes["outcome"] = tuple(outcome._replace(r=request(outcome.r)) for outcome in operation.outcome)
+            changes["outcome"] = tuple(outcome._replace(r=new("r", outcome.r)) for outcome in operation.outcome)
         if isinstance(operation, Submit):
-            prompt = [("out", request(s[1]), s[-1]) if s[0] == "out" else s for s in operation.prompt]
+            prompt = [("out", new("r", s[1]), s[-1]) if s[0] == "out" else s for s in operation.prompt]
             changes["prompt"] = tuple(prompt)
         return replace(operation, **changes)  # type: ignore[arg-type]
 

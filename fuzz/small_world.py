@@ -16,24 +16,34 @@ from kvsan.harness.operations import (
     Abort,
     Adapter,
     Cancel,
+    Complete,
+    Fail,
     Finish,
     Fork,
     Landed,
     Launch,
+    Load,
     Lookup,
     Media,
+    Offload,
     Operation,
     Outcome,
     Preempt,
     ResetPrefixCache,
+    Restart,
     Retire,
     Schedule,
     Segment,
+    Spoil,
     Submit,
+    Tear,
 )
+from kvsan.harness.tiers import HOST_TIER
 
 _ALWAYS = ("Submit", "Schedule", "Schedule", "Schedule", "Launch")
 _SOMETIMES = ("Finish", "Abort", "Preempt", "Fork", "Cancel", "Lookup", "Landed", "ResetPrefixCache")
+
+_TRANSFERS = ("Offload", "Load", "Complete", "Fail", "Tear", "Spoil", "Restart")
 
 _OF_ONE_REQUEST: dict[str, Callable[[str], Operation]] = {
     "Finish": Finish,
@@ -61,6 +71,8 @@ class SmallWorld:
         self._lookahead = any(one.lookahead for one in schedules)
         self._outcomes = any(isinstance(one, Retire) and one.outcome for one in like)
         self._present = {type(one).__name__ for one in like}
+        self._faults = [one for one in like if isinstance(one, Spoil | Restart)]
+        self._tiers = sorted({one.tier for one in like if isinstance(one, Offload)}) or [HOST_TIER]
         self._kinds: list[str] = []
         self._pool_tokens = 1
 
@@ -68,6 +80,7 @@ class SmallWorld:
         """Draw for ever."""
         while True:
             self._kinds = [*_ALWAYS, *(kind for kind in _SOMETIMES if self._random.random() < self._share(kind))]
+            self._kinds += [kind for kind in _TRANSFERS if kind in self._present]
             configuration = self._draw_configuration()
             self._pool_tokens = (configuration.num_units - 1) * configuration.block_size
             yield configuration, tuple(self._draw_operations())
@@ -87,8 +100,9 @@ class SmallWorld:
         self._requests: list[str] = []
         self._launches = 0
         self._unretired: list[str] = []
+        self._transfers: list[str] = []
         yield self._submit()
-        for _ in range(10):
+        for _ in range(12 if self._faults or "Offload" in self._present else 10):
             kind = random.choice(self._kinds)
             if kind == "Schedule":
                 yield self._schedule(random.choice(self._requests))
@@ -143,4 +157,19 @@ class SmallWorld:
             return Cancel()
         if kind == "ResetPrefixCache":
             return ResetPrefixCache()
+        if kind in _TRANSFERS:
+            return self._transfer(kind, r)
         return _OF_ONE_REQUEST[kind](r)
+
+    def _transfer(self, kind: str, r: str) -> Operation:
+        """A transfer begins, or something happens to one of the last two."""
+        if kind in ("Spoil", "Restart"):
+            return self._random.choice([one for one in self._faults if type(one).__name__ == kind])
+        if kind == "Offload" or not self._transfers:
+            self._transfers.append(f"t{len(self._transfers) + 1}")
+            return Offload(self._transfers[-1], r, self._random.choice(self._tiers))
+        if kind == "Load":
+            self._transfers.append(f"t{len(self._transfers) + 1}")
+            return Load(self._transfers[-1], r)
+        t = self._random.choice(self._transfers[-2:])
+        return Fail(t) if kind == "Fail" else Tear(t) if kind == "Tear" else Complete(t)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from kvsan.gpu_kernels.addressing import full_blocks
 from kvsan.harness.expectation import Expected
 from kvsan.harness.identity import group_mask
 from kvsan.harness.step import Added, Publication, Replaced, Step, Trimmed
-from kvsan.harness.target import IntArray, Target
+from kvsan.harness.target import IntArray, Target, TieredTarget
+from kvsan.harness.tier_books import TierBooks
 from kvsan.harness.verdict import Violation
 
 Tables = list[list[int]]
@@ -51,6 +53,7 @@ class Books:
         self.freed_in, self.freed_by = array("q", bytes(8 * traits.num_units)), array("q", bytes(8 * traits.num_units))
         self.clock = traits.num_units
         self.step = self.pieces = 0
+        self.tiers = TierBooks(cast(TieredTarget, target), traits) if traits.tiers else None
         self.masks = [group_mask(group) for group in range(len(traits.groups))]
         self.queue = np.empty(0, np.int64)
         self.all_units = range(traits.num_units)

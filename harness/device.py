@@ -2,14 +2,20 @@
 
 Fault model: what this device may do to a trace, and what it never does.
 
-- Work on one stream executes in the order in which it was enqueued. It executes when the trace advances that stream, when a
-  launch is retired or a load has landed (then everything that it needs executes first), or when the session ends.
+- There are as many streams as the target's traits name. Work on one stream executes in the order in which it was enqueued. It
+  executes when the trace advances that stream, when a launch is retired, a load has landed or a transfer is complete (then
+  everything that it needs executes first), or when the session ends. So a read or write may happen at any moment between its
+  launch and its completion.
 - Work on two streams is ordered by events alone: work may wait for other work, and what the host has seen complete before
   it enqueues is ordered before. Nothing else orders them, so a trace may let either go first.
 - An access is a set of slots read and a set written. Two accesses on different streams that touch one slot, one of them
   writing, and that no event orders, are a violation (``order``) when the second of them executes, whichever that is.
 - A launch whose rows depend on the unretired outcome of an earlier one waits until that outcome is known.
-- No work is lost, torn or executed twice in this form of the device.
+- A transfer may fail between two of its pieces (``Fail``, or a store that refuses one) or in the middle of one (``Tear``: the
+  first half of its bytes is moved). What is left of it then moves nothing, and the manager hears of it at some later time,
+  in any order with other transfers, and where its trait allows it more than once. Launches do not fail.
+- No work is executed twice, and none moves other bytes than it was told to: stores may lose and damage what they hold
+  (``Spoil``, ``Restart``), streams do not.
 
 Each piece of work carries a vector clock: how far into every stream the past of this work is known to reach.
 """
@@ -17,18 +23,21 @@ Each piece of work carries a vector clock: how far into every stream the past of
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from kvsan.harness.expectation import Life, Row
-from kvsan.harness.target import Copy, IntArray, Zero
+from kvsan.harness.target import COMPUTE_STREAM, COPY_STREAM, Copy, Effect, IntArray, Zero
+from kvsan.harness.tiers import Put
+from kvsan.harness.transfer import Transfer
 from kvsan.harness.verdict import Violation
 
-STREAMS = ("compute", "copy")
+STREAMS = (COMPUTE_STREAM, COPY_STREAM)
 COMPUTE, COPY = 0, 1
+"""Numbers of the two streams that every device has; others follow in the order of the traits."""
 
 
 @dataclass(slots=True)
@@ -49,17 +58,22 @@ class LoadWork:
     stop: int
 
 
-Payload = LaunchWork | LoadWork | Copy | Zero
+Payload = LaunchWork | LoadWork | Effect
 
 
 @dataclass(slots=True)
 class Work:
-    """One enqueued item; ``clock[s]`` is the last item of stream s that is ordered before it (or is itself)."""
+    """One enqueued item; ``clock[s]`` is the last item of stream s that is ordered before it (or is itself).
+
+    ``transfer`` is what it is a piece of. ``ends`` are the slots that it reads and writes, when somebody has asked.
+    """
 
     stream: int
     payload: Payload
     step: int
     clock: tuple[int, ...]
+    transfer: Transfer | None = None
+    ends: tuple[IntArray, IntArray] | None = None
 
     @property
     def sequence(self) -> int:
@@ -76,6 +90,9 @@ class Executor(Protocol):
     def execute(self, work: Work) -> None:
         """Move the bytes."""
 
+    def tear(self, work: Work) -> None:
+        """Move the first half of the bytes."""
+
     def accesses(self, work: Work) -> tuple[IntArray, IntArray]:
         """Slots read and slots written, after execution."""
 
@@ -83,22 +100,33 @@ class Executor(Protocol):
 class Device:
     """The streams, what each has executed, and what the host has seen of them."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, streams: tuple[str, ...] = STREAMS) -> None:
         self._executor = executor
-        self._queues: list[deque[Work]] = [deque() for _ in STREAMS]
-        self._last: list[tuple[int, ...]] = [(0,) * len(STREAMS) for _ in STREAMS]
-        self._executed = [0] * len(STREAMS)
-        self._host: tuple[int, ...] = (0,) * len(STREAMS)
+        self.streams = streams
+        self._others = [
+            tuple(other for other in range(len(streams)) if other != stream) for stream in range(len(streams))
+        ]
+        self._queues: list[deque[Work]] = [deque() for _ in streams]
+        self._last: list[tuple[int, ...]] = [(0,) * len(streams) for _ in streams]
+        self._executed = [0] * len(streams)
+        self._host: tuple[int, ...] = (0,) * len(streams)
         self._recent: list[Work] = []
         self._marks = np.zeros(0, bool)
 
-    def enqueue(self, stream: int, payload: Payload, step: int, after: Sequence[tuple[int, ...]] = ()) -> Work:
+    def enqueue(
+        self,
+        stream: int,
+        payload: Payload,
+        step: int,
+        after: Sequence[tuple[int, ...]] = (),
+        transfer: Transfer | None = None,
+    ) -> Work:
         """Put work on a stream, behind the events ``after`` and behind what the host has seen complete."""
         clock = [max(known, seen) for known, seen in zip(self._last[stream], self._host, strict=True)]
         for event in after:
             clock = [max(known, seen) for known, seen in zip(clock, event, strict=True)]
         clock[stream] = self._last[stream][stream] + 1
-        work = Work(stream, payload, step, tuple(clock))
+        work = Work(stream, payload, step, tuple(clock), transfer)
         self._last[stream] = work.clock
         self._queues[stream].append(work)
         return work
@@ -108,18 +136,40 @@ class Device:
         queue = self._queues[stream]
         if not queue:
             return False
-        work = queue[0]
-        clock = work.clock
-        for other in range(len(STREAMS)):
-            if other != stream and self._executed[other] < clock[other]:
-                return False
-        if not self._executor.ready(work):
+        if not self._can_run(queue[0]):
             return False
-        queue.popleft()
-        self._executor.execute(work)
-        self._executed[stream] += 1
-        self._check_order(work)
+        self._run(queue.popleft(), self._executor.execute)
         return True
+
+    def _can_run(self, work: Work) -> bool:
+        clock, executed = work.clock, self._executed
+        for other in self._others[work.stream]:
+            if executed[other] < clock[other]:
+                return False
+        return self._executor.ready(work)
+
+    def _run(self, work: Work, move: Callable[[Work], None]) -> None:
+        """Move the bytes of the first item of a stream, unless the transfer that it belongs to has failed."""
+        transfer = work.transfer
+        self._executed[work.stream] += 1
+        if transfer is not None:
+            transfer.left -= 1
+            if transfer.failure:
+                return
+        move(work)
+        self._check_order(work)
+
+    def tear(self, transfer: Transfer) -> bool:
+        """Move half of a transfer's next piece, if it stands first in its stream and can run; the caller fails the rest."""
+        for queue in self._queues:
+            if queue and queue[0].transfer is transfer and self._can_run(queue[0]):
+                self._run(queue.popleft(), self._executor.tear)
+                return True
+        return False
+
+    def pending(self, stream: int) -> int:
+        """Items of a stream that have not been executed."""
+        return len(self._queues[stream])
 
     def complete(self, work: Work) -> bool:
         """Execute everything that ``work`` needs and the work itself; the host has then seen it complete.
@@ -137,7 +187,7 @@ class Device:
 
     def drain(self) -> None:
         """Execute whatever can be."""
-        while any(self.advance(stream) for stream in range(len(STREAMS))):
+        while any(self.advance(stream) for stream in range(len(self.streams))):
             pass
 
     def event(self, stream: int) -> tuple[int, ...]:
@@ -145,20 +195,20 @@ class Device:
         return self._last[stream]
 
     def _check_order(self, work: Work) -> None:
-        if (
-            not (self._queues[COPY] or self._recent or work.stream == COPY)
-            and self._last[COPY][COPY] <= work.clock[COPY]
-        ):
-            self._recent.append(work)
-            return
+        stream, clock = work.stream, work.clock
         for earlier in self._recent:
-            if earlier.stream != work.stream and work.clock[earlier.stream] < earlier.sequence:
+            if earlier.stream != stream and clock[earlier.stream] < earlier.sequence:
                 self._conflict(earlier, work)
         self._recent.append(work)
 
+    def _accesses(self, work: Work) -> tuple[IntArray, IntArray]:
+        if work.ends is None:
+            work.ends = self._executor.accesses(work)
+        return work.ends
+
     def _conflict(self, earlier: Work, later: Work) -> None:
-        reads, writes = self._executor.accesses(earlier)
-        reads_too, writes_too = self._executor.accesses(later)
+        reads, writes = self._accesses(earlier)
+        reads_too, writes_too = self._accesses(later)
         for ours, theirs, what in ((writes, writes_too, "write-write"), (writes, reads_too, "write-read"),
                                    (reads, writes_too, "read-write")):  # fmt: skip
             common = self._common(ours, theirs)
@@ -166,7 +216,8 @@ class Device:
                 raise Violation(
                     "order",
                     what,
-                    f"slot {int(common[0])}: {describe(earlier)} and {describe(later)} are not ordered by any event",
+                    f"slot {int(common[0])}: {self.describe(earlier)} and {self.describe(later)} "
+                    "are not ordered by any event",
                 )
 
     def _common(self, ours: IntArray, theirs: IntArray) -> IntArray:
@@ -190,16 +241,19 @@ class Device:
                 kept.append(work)
         self._recent = kept
 
-
-def describe(work: Work) -> str:
-    """One phrase about a piece of work."""
-    payload = work.payload
-    if isinstance(payload, LaunchWork):
-        what = f"launch {payload.b}"
-    elif isinstance(payload, LoadWork):
-        what = f"the external load of {payload.life.name}@{payload.start}..{payload.stop - 1}"
-    elif isinstance(payload, Copy):
-        what = f"the copy of unit {payload.source} to unit {payload.destination}"
-    else:
-        what = f"the zeroing of unit {payload.unit}"
-    return f"{what} ({STREAMS[work.stream]} stream, operation {work.step})"
+    def describe(self, work: Work) -> str:
+        """One phrase about a piece of work."""
+        payload = work.payload
+        if isinstance(payload, LaunchWork):
+            what = f"launch {payload.b}"
+        elif isinstance(payload, LoadWork):
+            what = f"the external load of {payload.life.name}@{payload.start}..{payload.stop - 1}"
+        elif isinstance(payload, Copy):
+            what = f"the copy of unit {payload.source} to unit {payload.destination}"
+        elif isinstance(payload, Zero):
+            what = f"the zeroing of unit {payload.unit}"
+        else:
+            way = "to" if isinstance(payload, Put) else "from"
+            what = f"the way of units {', '.join(map(str, payload.units))} {way} {payload.store}"
+        part = "" if work.transfer is None else f"transfer {work.transfer.t}: "
+        return f"{part}{what} ({self.streams[work.stream]} stream, operation {work.step})"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,33 +11,14 @@ from kvsan.harness.books import Books
 from kvsan.harness.device import LaunchWork, LoadWork, Work
 from kvsan.harness.execution import BoundRow
 from kvsan.harness.expectation import Row
+from kvsan.harness.numbers_oracle import NumbersOracle
 from kvsan.harness.shadow import Shadow
-from kvsan.harness.target import Copy, IntArray, Zero
+from kvsan.harness.store_executor import StoreExecutor
+from kvsan.harness.target import Copy, Effect, IntArray, Zero
+from kvsan.harness.tiers import Get, Put
+from kvsan.harness.transfer import Transfer
 
 _NOTHING = np.empty(0, np.int64)
-
-
-class NumbersOracle(Protocol):
-    """What the executor asks of the numbers oracle (``harness/numbers.py``)."""
-
-    outputs_compared: int
-    tokens_read: int
-
-    @property
-    def calls(self) -> Counter[str]:
-        """How often each kernel served what."""
-
-    def copy(self, source: int, destination: int, start: int, stop: int) -> None:
-        """Copy slots of one unit to another."""
-
-    def zero(self, unit: int, start: int, stop: int) -> None:
-        """Zero slots of a unit."""
-
-    def write_external(self, slots: IntArray, identity: IntArray) -> None:
-        """Write what a connector loads."""
-
-    def launch(self, rows: Sequence[BoundRow], step: int) -> None:
-        """Write, attend, compare."""
 
 
 class MemoryExecutor:
@@ -52,6 +31,8 @@ class MemoryExecutor:
         self.groups = books.traits.groups
         self.block_size = books.block_size
         self.rows_read = 0
+        self.tiers = StoreExecutor(books, shadow, numbers)
+        self.judges: list[Callable[[Transfer, Effect], None]] = []
 
     def ready(self, work: Work) -> bool:
         """A row is bound by the outcome of its request's earlier rows."""
@@ -72,14 +53,32 @@ class MemoryExecutor:
             self._launch(payload.rows, work.step)
         elif isinstance(payload, LoadWork):
             self._load(payload, work.step)
-        elif isinstance(payload, Copy):
-            self.shadow.copy(payload.source, payload.destination, payload.start, payload.stop)
-            if self.numbers is not None:
-                self.numbers.copy(payload.source, payload.destination, payload.start, payload.stop)
+        elif isinstance(payload, Copy | Zero):
+            self._move(payload, payload.stop, work.step)
         else:
-            self.shadow.zero(payload.unit, payload.start, payload.stop, work.step)
+            self.tiers.execute(work)
+        if work.transfer is not None and not work.transfer.failure:
+            for judge in self.judges:
+                judge(work.transfer, payload)  # type: ignore[arg-type]
+
+    def tear(self, work: Work) -> None:
+        """Move the first half of the bytes."""
+        payload = work.payload
+        assert not isinstance(payload, LaunchWork | LoadWork), "only pieces of transfers are torn"
+        if isinstance(payload, Copy | Zero):
+            self._move(payload, (payload.start + payload.stop) // 2, work.step)
+        else:
+            self.tiers.tear(work)
+
+    def _move(self, effect: Copy | Zero, stop: int, step: int) -> None:
+        if isinstance(effect, Copy):
+            self.shadow.copy(effect.source, effect.destination, effect.start, stop)
             if self.numbers is not None:
-                self.numbers.zero(payload.unit, payload.start, payload.stop)
+                self.numbers.copy(effect.source, effect.destination, effect.start, stop)
+        else:
+            self.shadow.zero(effect.unit, effect.start, stop, step)
+            if self.numbers is not None:
+                self.numbers.zero(effect.unit, effect.start, stop)
 
     def _launch(self, rows: list[Row], step: int) -> None:
         bound = self._bind(rows)
@@ -155,6 +154,9 @@ class MemoryExecutor:
             for table in payload.tables:
                 writes += [slots_of(table, *span, size) for span in self._present(table, payload.start, payload.stop)]
             return _NOTHING, np.concatenate(writes)
+        if isinstance(payload, Put | Get):
+            slots = (np.array(payload.units, np.int64)[:, None] * size + np.arange(size)).reshape(-1)
+            return (slots, _NOTHING) if isinstance(payload, Put) else (_NOTHING, slots)
         if isinstance(payload, Copy):
             return (
                 np.arange(payload.start, payload.stop) + payload.source * size,

@@ -101,12 +101,18 @@ class Row:
 
 
 class Expected:
-    """A live request as a correct engine must treat it."""
+    """A live request as a correct engine must treat it.
+
+    ``loading`` are the positions ``[start, stop)`` that it waits for, and ``load`` is the name of the work that brings them.
+    ``goal`` are the tokens up to which a request that came by a load must be able to get, 0 for others.
+    """
 
     __slots__ = (
         "adapter",
         "arrays",
+        "goal",
         "life",
+        "load",
         "loading",
         "looked_up",
         "media",
@@ -132,6 +138,8 @@ class Expected:
         self.scheduled = self.retired = 0
         self.looked_up: int | None = None
         self.loading: tuple[int, int] | None = None
+        self.load = ""
+        self.goal = 0
         self.row: Row | None = None
         self.tables: list[list[int]] = []
         self.arrays: list[IntArray | None] = []
@@ -150,3 +158,4 @@ class Expected:
         self.scheduled = self.retired = self.life.executed = 0
         self.planned = len(self.life.tokens)
         self.looked_up = self.loading = self.row = None
+        self.load, self.goal = "", 0

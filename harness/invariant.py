@@ -6,6 +6,8 @@ from kvsan.harness.books import Books
 from kvsan.harness.expectation import Expected
 from kvsan.harness.shadow import Shadow
 from kvsan.harness.step import Step
+from kvsan.harness.target import Effect
+from kvsan.harness.transfer import Transfer
 from kvsan.harness.verdict import Violation
 
 
@@ -35,6 +37,12 @@ class Invariant:
 
     def on_lookup(self, request: Expected, hit: int) -> None:
         """Judge what a look-up answered, in tokens."""
+
+    def on_transfer(self, transfer: Transfer) -> None:
+        """Judge a transfer as it begins, before any of its bytes move."""
+
+    def on_moved(self, transfer: Transfer, effect: Effect) -> None:
+        """Judge what one piece of a transfer, executed whole, has moved."""
 
     def sweep(self) -> None:
         """Judge everything the target holds."""

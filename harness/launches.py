@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kvsan.harness.device import COMPUTE, STREAMS, LaunchWork, LoadWork
+from kvsan.harness.device import COMPUTE, LaunchWork, LoadWork
+from kvsan.harness.effects import copy_sources, drop_row, enqueue_effects, enqueue_load
 from kvsan.harness.expectation import Expected, Row
 from kvsan.harness.operations import (
     Advance,
     Cancel,
+    Complete,
     Finish,
     Landed,
     Launch,
@@ -19,7 +21,6 @@ from kvsan.harness.operations import (
     Retire,
     token_id,
 )
-from kvsan.harness.requests import copy_sources, drop_row, enqueue_effects, enqueue_load
 from kvsan.harness.target import Result
 from kvsan.harness.verdict import Violation
 
@@ -149,7 +150,8 @@ def _roll_back(request: Expected, rejected: int) -> None:
 
 def advance(session: Session, operation: Advance) -> bool:
     """One stream of the device makes progress."""
-    return session.device.advance(STREAMS.index(operation.stream))
+    streams = session.device.streams
+    return operation.stream in streams and session.device.advance(streams.index(operation.stream))
 
 
 def reset_prefix_cache(session: Session, operation: ResetPrefixCache) -> bool:
@@ -157,13 +159,14 @@ def reset_prefix_cache(session: Session, operation: ResetPrefixCache) -> bool:
     if not session.allowed(None, operation):
         return False
     if session.target.reset_prefix_cache():
+        session.step_facts.reset = True
         # A target need not list every block of its cache; whatever was published is looked at again.
         session.step_facts.units.extend(list(session.books.publications))
     return True
 
 
 def closing_operations(session: Session) -> Iterator[Operation]:
-    """Return what brings a session to rest: nothing scheduled, in flight or loading, and no request left."""
+    """Return what brings a session to rest: nothing scheduled, in flight or moving, and no request left."""
     for b in list(session.in_flight):
         yield Retire(b)
     if session.batch:
@@ -172,6 +175,8 @@ def closing_operations(session: Session) -> Iterator[Operation]:
             b += "+"
         yield Launch(b)
         yield Retire(b)
+    for t in list(session.transfers):
+        yield Complete(t)
     for request, _ in list(session.loads.values()):
         yield Landed(request.r)
     for r in list(session.requests):

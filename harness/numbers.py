@@ -137,6 +137,21 @@ class Numbers:
         self.kernels.zero(self.cache, unit, start, stop)
 
     @runs_kernels
+    def store_pages(self, units: Sequence[int]) -> bytes:
+        """K and V of whole units, in order, as bytes; IndexError outside the pool."""
+        count = len(units) * self.block_size
+        keys, values = self._gather_buffers(count)
+        self.kernels.gather(self.cache, np.asarray(units, np.int64), 0, count, keys, values)
+        return keys.tobytes() + values.tobytes()
+
+    @runs_kernels
+    def restore_pages(self, units: Sequence[int], data: bytes, tokens: int) -> None:
+        """Write the first ``tokens`` tokens of what ``store_pages`` gave; IndexError outside the pool."""
+        shape = (2, len(units) * self.block_size, self.shape.num_kv_heads, self.shape.head_dim)
+        keys, values = np.frombuffer(data, bits_dtype(self.shape.grid.element_dtype)).reshape(shape)[:, :tokens].copy()
+        self.kernels.write(self.cache, slots_of(np.asarray(units, np.int64), 0, tokens, self.block_size), keys, values)
+
+    @runs_kernels
     def write_external(self, slots: IntArray, identity: IntArray) -> None:
         """Write tokens that no launch computed: ``slots`` and ``identity`` int64 ``[num_tokens]``.
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from kvsan.harness.tiers import HOST_TIER
+
 Segment = tuple[int, int] | tuple[Literal["out"], str, int]
 """A piece of a prompt: ``(family, length)``, or ``("out", r, length)``: the first tokens that request ``r`` generated."""
 
@@ -116,9 +118,63 @@ class Retire:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The simulated device executes the next work item of one stream."""
+    """The simulated device executes the next work item of one stream, such as ``compute`` or ``copy``."""
 
-    stream: Literal["compute", "copy"]
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """Transfer ``t`` begins: what a request has computed goes down to a tier, from the device or from the host."""
+
+    t: str
+    r: str
+    tier: str = HOST_TIER
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Transfer ``t`` begins: a new request's prefix comes up from the tiers; it waits until the transfer is complete."""
+
+    t: str
+    r: str
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The manager hears how transfer ``t`` ended; once it was told, it may be told again."""
+
+    t: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """What transfer ``t`` has not moved yet is never moved."""
+
+    t: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tear:
+    """Half of the next piece of transfer ``t`` is moved, and nothing behind it."""
+
+    t: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spoil:
+    """Bytes that a tier has stored outside of the process are damaged: those of its key number ``index``, in order."""
+
+    tier: str
+    index: int
+    how: Literal["flip", "truncate"] = "flip"
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A tier's service dies, in the middle of what it was storing, and comes back with what its medium kept."""
+
+    tier: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +220,13 @@ Operation = (
     | Launch
     | Retire
     | Advance
+    | Offload
+    | Load
+    | Complete
+    | Fail
+    | Tear
+    | Spoil
+    | Restart
     | Fork
     | Finish
     | Abort
@@ -180,6 +243,13 @@ OPERATIONS: tuple[type[Operation], ...] = (
     Launch,
     Retire,
     Advance,
+    Offload,
+    Load,
+    Complete,
+    Fail,
+    Tear,
+    Spoil,
+    Restart,
     Fork,
     Finish,
     Abort,
@@ -187,3 +257,6 @@ OPERATIONS: tuple[type[Operation], ...] = (
     ResetPrefixCache,
 )
 """Every operation class, in the order in which documentation and summaries list them."""
+
+TRANSFERS: frozenset[type[Operation]] = frozenset({Offload, Load, Complete, Fail, Tear, Spoil, Restart})
+"""What needs a target with tiers."""

@@ -25,6 +25,7 @@ TargetFactory = Callable[[Configuration], Target]
 GROUP = "kvsan.targets"
 
 IN_PROCESS = frozenset({"paged", "canary", "mutant"})
+REFERENCE = IN_PROCESS | {"vllm-offload"}
 
 _REFERENCE = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<attribute>\w+(\.\w+)*)")
 
@@ -54,6 +55,11 @@ def available() -> list[tuple[str, str]]:
 def is_builtin_in_process(name: str) -> bool:
     """Whether a target is KVSan's own pure Python and runs in the session's process; all others get a worker."""
     return _entry_name(name) in IN_PROCESS
+
+
+def takes_reference_options(name: str) -> bool:
+    """Whether a target is made with the reference manager's options."""
+    return _entry_name(name) in REFERENCE
 
 
 def runs_in_process(configuration: Configuration) -> bool:

@@ -8,7 +8,8 @@ import numpy as np
 
 from kvsan.gpu_kernels.addressing import blocks_for, full_blocks
 from kvsan.harness.books import LOAD
-from kvsan.harness.device import COMPUTE, COPY, LaunchWork, LoadWork, Work
+from kvsan.harness.device import LaunchWork, LoadWork
+from kvsan.harness.effects import check_effects, drop_row, enqueue_effects, enqueue_load
 from kvsan.harness.expectation import Expected, Life, Row
 from kvsan.harness.operations import (
     FAMILY_STRIDE,
@@ -46,51 +47,6 @@ def state_of(session: Session, request: Expected) -> RequestState:
         request.loading is not None,
         request.looked_up is not None,
     )
-
-
-def enqueue_effects(session: Session, effects: Effects) -> None:
-    """Give the device the bytes that a target wants moved."""
-    check_effects(session, effects)
-    for effect in effects:
-        session.device.enqueue(COMPUTE if effect.stream == "compute" else COPY, effect, session.position)
-
-
-def check_effects(session: Session, effects: Effects) -> None:
-    """Raise a Violation if an effect leaves its unit or the pool, or writes the null unit."""
-    traits = session.traits
-    for effect in effects:
-        written = effect.destination if isinstance(effect, Copy) else effect.unit
-        units = (written, effect.source) if isinstance(effect, Copy) else (written,)
-        if not all(0 <= unit < traits.num_units for unit in units):
-            raise Violation("foreign_write", "outside the pool", f"{effect}; the pool has {traits.num_units} units")
-        if not 0 <= effect.start <= effect.stop <= traits.block_size:
-            raise Violation("foreign_write", "outside the unit", f"{effect}; a unit has {traits.block_size} slots")
-        if written == traits.null_unit:
-            raise Violation("provenance", "null write", f"{effect} writes into the null unit")
-
-
-def enqueue_load(session: Session, load: LoadWork) -> Work:
-    """Put an external load on the copy stream; it waits for compute where only compute's order protects freed units."""
-    after = () if session.traits.deferred_free else (session.device.event(COMPUTE),)
-    return session.device.enqueue(COPY, load, session.position, after)
-
-
-def copy_sources(effects: Effects) -> list[int]:
-    """Units that copies read from."""
-    return [effect.source for effect in effects if isinstance(effect, Copy)]
-
-
-def drop_row(session: Session, request: Expected, row: Row) -> None:
-    """A row leaves the batch unlaunched: its copies are not made, and the table names their sources again."""
-    books = session.books
-    for effect in row.effects:
-        if not isinstance(effect, Copy):
-            continue
-        for group, table in enumerate(request.tables):
-            if effect.destination in table:
-                table[table.index(effect.destination)] = effect.source
-                request.arrays[group] = None
-                books.remove([effect.destination])  # and the copy's hold on the source is the table's again
 
 
 # -- arrival
@@ -146,11 +102,12 @@ def lookup(session: Session, operation: Lookup) -> bool:
         return False
     if not session.allowed(request, operation):
         return False
-    _look_up(session, request)
+    look_up(session, request)
     return True
 
 
-def _look_up(session: Session, request: Expected) -> int:
+def look_up(session: Session, request: Expected) -> int:
+    """Ask the target for a request's prefix hit, in tokens, and judge the answer."""
     hit = session.target.lookup(request.name)
     if not isinstance(hit, int):
         raise UsageError(f"{type(session.target).__name__}.lookup returned {hit!r}; expected a number of tokens")
@@ -170,7 +127,7 @@ def schedule(session: Session, operation: Schedule) -> bool:
     first = request.scheduled == 0
     hit = external = 0
     if first:
-        hit = request.looked_up if request.looked_up is not None else _look_up(session, request)
+        hit = request.looked_up if request.looked_up is not None else look_up(session, request)
         external = _external_tokens(session, request, operation, hit)
     delayed = operation.delayed and external > 0
     n = 0 if delayed else _tokens_to_compute(session, request, operation.n, hit + external)
@@ -193,11 +150,11 @@ def schedule(session: Session, operation: Schedule) -> bool:
             raise Violation(
                 "hit_bounds", "grew", f"{request.r}: the look-up gave {hit} tokens, scheduling {admission.hit}"
             )
-        _count_hit(session, request, admission.hit)
+        count_hit(session, request, admission.hit)
         facts.hit = request.retired = request.life.executed = admission.hit
     facts.shareable_blocks = blocks_for(admission.hit, session.traits.block_size)
     start = admission.hit + external if first else request.scheduled
-    check_effects(session, admission.effects)
+    check_effects(session.traits, admission.effects)
     if delayed:  # what is zeroed is zeroed before the load writes it
         enqueue_effects(session, admission.effects)
     _admit(session, request, start, n, external, delayed)
@@ -232,7 +189,8 @@ def _tokens_to_compute(session: Session, request: Expected, n: int, done: int) -
     return min(n, request.planned + session.traits.max_drafts - request.scheduled, room)
 
 
-def _count_hit(session: Session, request: Expected, hit: int) -> None:
+def count_hit(session: Session, request: Expected, hit: int) -> None:
+    """Count a hit, in tokens, by what it is to the request."""
     size = session.traits.block_size
     full = full_blocks(len(request.life.tokens) - 1, size) * size
     session.counts["full hit" if hit and hit == full else "partial hit" if hit else "no hit"] += 1
@@ -243,7 +201,7 @@ def _admit(session: Session, request: Expected, start: int, n: int, external: in
     if external:
         session.counts["external load"] += 1
     if delayed:
-        request.loading = (start - external, start)
+        request.loading, request.load = (start - external, start), load_id(request)
         tables = [np.array(table, np.int64) for table in session.books.view.tables(request.name)]
         work = LoadWork(request.life, tables, start - external, start)
         session.loads[request.name] = (request, enqueue_load(session, work))
@@ -271,7 +229,7 @@ def landed(session: Session, operation: Landed) -> bool:
     session.target.landed(name)
     if request.loading is not None:
         request.retired = request.life.executed = request.loading[1]
-        request.loading = None
+        request.loading, request.load = None, ""
     else:
         session.books.work_done(load_id(request))
         session.counts["landed after the end"] += 1
@@ -324,6 +282,8 @@ def abort(session: Session, operation: Abort) -> bool:
         return False
     if request.loading is not None or request.life.rows:
         session.counts["abort in flight"] += 1
+    if request.name not in session.loads and request.loading is not None:
+        session.counts["abort while loading"] += 1
     session.target.abort(request.name)
     _end(session, request)
     return True
@@ -338,10 +298,12 @@ def _end(session: Session, request: Expected) -> None:
 def preempt(session: Session, operation: Preempt) -> bool:
     """A request gives its blocks back and starts again."""
     request = session.requests.get(operation.r)
-    if request is None or not request.scheduled or request.loading is not None:
+    if request is None or not request.scheduled or not session.allowed(request, operation):
         return False
-    if not session.allowed(request, operation):
-        return False
+    if request.loading is not None:  # what no transfer brings is known by its request's name alone
+        if request.name in session.loads or not session.traits.preempts_loading:
+            return False
+        session.counts["preemption while loading"] += 1
     session.target.preempt(request.name)
     _leave(session, request)
     request.restart()
@@ -358,8 +320,8 @@ def _leave(session: Session, request: Expected) -> None:
         session.lookup_pending = None
     work = None
     if request.loading is not None:
-        work = load_id(request)
-        request.loading = None
+        work = request.load
+        request.loading, request.load = None, ""
     elif session.traits.deferred_free:
         work = _last_launch(request)
     session.step_facts.ended.append(Ended(request, request.tables))

@@ -9,23 +9,25 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from kvsan.harness import launches, requests
+from kvsan.harness import launches, requests, transfers
 from kvsan.harness.blame import blame_of
 from kvsan.harness.books import Books
 from kvsan.harness.device import Device, Work
-from kvsan.harness.executor import MemoryExecutor, NumbersOracle
+from kvsan.harness.executor import MemoryExecutor
 from kvsan.harness.expectation import Expected, Row
 from kvsan.harness.identity import SegmentCache
 from kvsan.harness.invariant import Invariant
+from kvsan.harness.numbers_oracle import NumbersOracle
 from kvsan.harness.operations import Operation
 from kvsan.harness.shadow import Shadow, name_identity_of
 from kvsan.harness.step import Step
 from kvsan.harness.target import SessionState, Target, anything_goes
+from kvsan.harness.transfer import Transfer
 from kvsan.harness.verdict import Violation
 
 Handler = Callable[["Session", Operation], bool]
 
-HANDLERS: dict[type[Operation], Handler] = {**requests.HANDLERS, **launches.HANDLERS}
+HANDLERS: dict[type[Operation], Handler] = {**requests.HANDLERS, **launches.HANDLERS, **transfers.HANDLERS}
 
 _ENDED_KEPT = 256
 _SWEEP_EVERY = 1000
@@ -59,11 +61,13 @@ class Session:
         self.ids: set[str] = set()
         self.shadow = Shadow(self.books, name_identity_of(self.known, self.books.masks))
         self.executor = MemoryExecutor(self.books, self.shadow, numbers)
-        self.device = Device(self.executor)
+        self.device = Device(self.executor, self.traits.streams)
         self.segments = SegmentCache()
         self.batch: dict[str, Row] = {}
         self.in_flight: dict[str, Work] = {}
         self.loads: dict[str, tuple[Expected, Work]] = {}
+        self.transfers: dict[str, Transfer] = {} if self.books.tiers is None else self.books.tiers.in_flight
+        self.told: dict[str, bool] = {}
         self.lookup_pending: str | None = None
         self.step_facts = Step()
         self.steps = 0
@@ -76,6 +80,8 @@ class Session:
         self._after_step = [one.after_step for one in self._overriding("after_step")]
         self._every_step = [one.after_step for one in self._overriding("after_step") if one.every_step]
         self._on_lookup = [one.on_lookup for one in self._overriding("on_lookup")]
+        self._on_transfer = [one.on_transfer for one in self._overriding("on_transfer")]
+        self.executor.judges = [one.on_moved for one in self._overriding("on_moved")]
         self._sweep = [one.sweep for one in self._overriding("sweep")]
 
     def _overriding(self, hook: str) -> list[Invariant]:
@@ -121,6 +127,11 @@ class Session:
         """Judge a look-up's answer."""
         for judge in self._on_lookup:
             judge(request, hit)
+
+    def transfer_began(self, transfer: Transfer) -> None:
+        """Judge what a transfer claims, before anything of it moves."""
+        for judge in self._on_transfer:
+            judge(transfer)
 
     def sweep(self) -> None:
         """Hold the target to everything it ever said."""

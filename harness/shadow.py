@@ -10,7 +10,8 @@ What this does not see: slot mappings and positions that an engine computes itse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,7 @@ from kvsan.harness.execution import BoundRow
 from kvsan.harness.expectation import Expected, Life
 from kvsan.harness.step import Replaced
 from kvsan.harness.target import Address, IntArray
+from kvsan.harness.tiers import DEVICE_TIER, HOST_TIER
 from kvsan.harness.verdict import Violation
 
 Namer = Callable[[int, int], str]
@@ -31,10 +33,11 @@ Writer = Callable[[int], str]
 
 
 class Shadow:
-    """Content and writer of every slot.
+    """Content and writer of every slot, of the pool's units and of the host units behind them.
 
     ``unwritten`` maps units that are published before they are computed to the life that will write them. Until then what
-    is in them is nobody's: an earlier step of the stream may still write what was there before.
+    is in them is nobody's: an earlier step of the stream may still write what was there before. The same holds for units
+    that a copy on write will fill, ``awaited`` from its launch until the copy has executed.
     """
 
     def __init__(self, books: Books, namer: Namer) -> None:
@@ -42,11 +45,14 @@ class Shadow:
         self.block_size = traits.block_size
         self.books = books
         self.namer = namer
-        self.content = np.zeros(traits.num_units * traits.block_size, np.int64)
-        self.blocks = self.content.reshape(traits.num_units, traits.block_size)
-        self.writer = np.zeros(traits.num_units * traits.block_size, np.int32)
-        self.writers = self.writer.reshape(traits.num_units, traits.block_size)
+        self.num_units = traits.num_units
+        all_units = traits.num_units + traits.host_units
+        self.content = np.zeros(all_units * traits.block_size, np.int64)
+        self.blocks = self.content.reshape(all_units, traits.block_size)
+        self.writer = np.zeros(all_units * traits.block_size, np.int32)
+        self.writers = self.writer.reshape(all_units, traits.block_size)
         self.unwritten: dict[int, Life] = {}
+        self.awaited: Counter[int] = Counter()
         self.tokens_read = 0
 
     # -- writes
@@ -75,7 +81,11 @@ class Shadow:
     def _relied_on(self, unit: int) -> bool:
         """Whether anybody but its one owner may count on what is in a unit."""
         books = self.books
-        return (books.holders[unit] > 1 or unit in books.publications) and unit not in self.unwritten
+        if unit >= self.num_units:  # a host unit: what is in it is judged by the tiers' invariants
+            return False
+        if unit in self.unwritten or unit in self.awaited:
+            return False
+        return books.holders[unit] > 1 or unit in books.publications
 
     def _check_write(self, unit: int, offset: int, written: IntArray, group: int, who: Writer) -> None:
         """Compare what is about to be written from ``offset`` on with what holders and the hash of a unit stand for."""
@@ -133,11 +143,29 @@ class Shadow:
 
     def copy(self, source: int, destination: int, start: int, stop: int) -> None:
         """Copy slots with their lineage."""
+        self.arrive(destination)
         if self._relied_on(destination):
             who = partial(_slot_of_copy, source * self.block_size + start)
             self._check_write(destination, start, self.blocks[source, start:stop], 0, who)
         self.blocks[destination, start:stop] = self.blocks[source, start:stop]
         self.writers[destination, start:stop] = self.writers[source, start:stop]
+
+    def arrive(self, unit: int) -> None:
+        """Note that one copy that a unit awaited is there."""
+        if unit in self.awaited:
+            self.awaited[unit] -= 1
+            if not self.awaited[unit]:
+                del self.awaited[unit]
+
+    def store_pages(self, units: Sequence[int]) -> bytes:
+        """Identities of the tokens of host units, in order, as what a store keeps of them."""
+        return self.blocks[list(units)].tobytes()
+
+    def restore_pages(self, units: Sequence[int], data: bytes, tokens: int, step: int) -> None:
+        """Put back the first ``tokens`` identities of what ``store_pages`` gave."""
+        places = (np.asarray(units, np.int64)[:, None] * self.block_size + np.arange(self.block_size)).reshape(-1)
+        self.content[places[:tokens]] = np.frombuffer(data, np.int64)[:tokens]
+        self.writer[places[:tokens]] = step
 
     def zero(self, unit: int, start: int, stop: int, step: int) -> None:
         """Zero slots: nothing may be read from them."""
@@ -181,7 +209,9 @@ class Shadow:
 
     def address(self, slot: int, group: int) -> Address:
         """Return where a slot is."""
-        return Address(unit_of(slot, self.block_size), offset_of(slot, self.block_size), group)
+        unit = unit_of(slot, self.block_size)
+        tier = HOST_TIER if unit >= self.num_units else DEVICE_TIER
+        return Address(unit, offset_of(slot, self.block_size), group, tier=tier)
 
     def tell(self, slot: int, group: int) -> str:
         """One line about who wrote a slot last."""

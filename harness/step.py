@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kvsan.harness.expectation import Expected
 from kvsan.harness.operations import Adapter, Operation
+from kvsan.harness.transfer import Transfer
 
 
 class Added(NamedTuple):
@@ -67,7 +68,9 @@ class Publication:
 class Step:
     """Facts of the current step; one object, cleared before each.
 
-    ``units`` are those that the target says it touched, or all, if it keeps no track.
+    ``units`` are those that the target says it touched, or all, if it keeps no track. ``begun`` and ``completed`` are the
+    transfer that the step began, or told the target the end of. ``reset`` says that the prefix cache was; ``looked_up`` is
+    what a load found on the device, in tokens.
     """
 
     index: int = 0
@@ -84,6 +87,10 @@ class Step:
     published: list[Publication] = field(default_factory=list)
     withdrawn: list[Publication] = field(default_factory=list)
     copied: dict[int, int] = field(default_factory=dict)
+    reset: bool = False
+    looked_up: int = 0
+    begun: Transfer | None = None
+    completed: Transfer | None = None
 
     def changed(self) -> bool:
         """Whether anything was touched, refused, reused or ended."""
@@ -102,5 +109,6 @@ class Step:
             self.withdrawn.clear()
         if self.copied:  # also if the target did not tell of the table that changed
             self.copied.clear()
-        self.subject = None
-        self.hit = self.shareable_blocks = 0
+        self.subject = self.begun = self.completed = None
+        self.hit = self.shareable_blocks = self.looked_up = 0
+        self.reset = False

@@ -10,7 +10,7 @@ are tokens unless a name says otherwise. A *unit* is a block; it is one page of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -18,8 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsan.harness.operations import OPERATIONS, Adapter, Media, Operation
+from kvsan.harness.tiers import DEVICE_TIER, Get, Put, Store, TierView
 
 IntArray = npt.NDArray[np.int64]
+
+COMPUTE_STREAM, COPY_STREAM = "compute", "copy"
+"""Names of the two streams that every device has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Address(NamedTuple):
     offset: int = 0
     group: int = 0
     pool: str = "p0"
-    tier: str = "device"
+    tier: str = DEVICE_TIER
     rank: int = 0
 
     def __str__(self) -> str:
@@ -52,13 +56,17 @@ class Address(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Effect: slots ``[start, stop)`` of unit ``source`` go to the same slots of unit ``destination``."""
+    """Effect: slots ``[start, stop)`` of unit ``source`` go to the same slots of unit ``destination``.
+
+    It waits for everything that the streams ``after`` have been given so far.
+    """
 
     source: int
     destination: int
     start: int
     stop: int
-    stream: Literal["compute", "copy"] = "compute"
+    stream: str = COMPUTE_STREAM
+    after: tuple[str, ...] = ()
 
 
 class Zero(NamedTuple):
@@ -67,10 +75,12 @@ class Zero(NamedTuple):
     unit: int
     start: int
     stop: int
-    stream: Literal["compute", "copy"] = "compute"
+    stream: str = COMPUTE_STREAM
+    after: tuple[str, ...] = ()
 
 
-Effects = Sequence[Copy | Zero]
+Effect = Copy | Zero | Put | Get
+Effects = Sequence[Effect]
 
 
 class Admission(NamedTuple):
@@ -78,6 +88,37 @@ class Admission(NamedTuple):
 
     hit: int
     effects: Effects = ()
+
+
+class Chunk(NamedTuple):
+    """A part of a request's prefix in the tiers: ``key`` stands for the blocks from ``block`` on, one for each host unit.
+
+    ``tier`` is where it comes from, in a load, or goes to.
+    """
+
+    key: str
+    block: int
+    units: tuple[int, ...]
+    tier: str
+
+
+class Offloading(NamedTuple):
+    """``Offload`` was granted: these chunks go down."""
+
+    chunks: Sequence[Chunk]
+    effects: Effects
+
+
+class Loading(NamedTuple):
+    """``Load`` was granted: ``tokens`` behind the ``hit`` tokens that the device has come up with these chunks.
+
+    The blocks that they go to are in the request's table; nobody may count on them before the transfer is complete.
+    """
+
+    hit: int
+    tokens: int
+    chunks: Sequence[Chunk]
+    effects: Effects
 
 
 class Result(NamedTuple):
@@ -186,6 +227,15 @@ class Traits:
     - ``watermark``: units that a first admission must leave free.
     - ``external_unit``: external tokens are a multiple of this.
     - ``promised_hit``: tokens that a look-up must give, from the reusable tokens of each group; None: not judged.
+    - ``streams``: names of the device's streams; effects may name no others.
+    - ``tiers``: names of the tiers below the device, ``host`` first, then stores. ``host_units`` are the host's, numbered
+      behind the pool's own; ``chunk_blocks`` is what is kept under one key.
+    - ``late_notices``: survives to hear again how a transfer ended.
+    - ``preempts_loading``: a request can be preempted while it waits for a load.
+    - ``offloads_all``: an offload that is granted leaves no full chunk of the request outside of the tier.
+    - ``resets_tiers``: a reset of the prefix cache that is granted empties the tiers too.
+    - ``loads_progress``: a load is admitted only if some request that loads, or has loaded, can be scheduled to the end
+      of its prompt with the units that are free.
     - ``allows``: the contract, each rule with its source where it is defined.
     """
 
@@ -210,6 +260,15 @@ class Traits:
     atomic_refusal: bool = True
     judge_admission: bool = False
     promised_hit: Callable[[PrefixIndex, int], int] | None = None
+    streams: tuple[str, ...] = (COMPUTE_STREAM, COPY_STREAM)
+    tiers: tuple[str, ...] = ()
+    host_units: int = 0
+    chunk_blocks: int = 1
+    late_notices: bool = False
+    preempts_loading: bool = False
+    offloads_all: bool = False
+    resets_tiers: bool = False
+    loads_progress: bool = False
     allows: Rule = field(default=anything_goes)
 
 
@@ -272,3 +331,25 @@ class Target(Protocol):
 
     def delta(self) -> Delta | None:
         """What changed since the last call; None if the target does not keep track."""
+
+
+class TieredTarget(Target, Protocol):
+    """A manager that keeps pages in tiers below the device, and moves them asynchronously.
+
+    A transfer is prepared (both its ends are held), the device moves its bytes, and the manager hears how it ended.
+    """
+
+    def offload(self, t: str, name: str, tier: str) -> Offloading | None:
+        """Prepare to keep a request's full chunks in a tier as well; None if nothing is to be done or there is no room."""
+
+    def load(self, t: str, name: str) -> Loading | None:
+        """Prepare to bring a new request's prefix up; None, with nothing changed, if there is nothing or no room."""
+
+    def complete(self, t: str, success: bool) -> None:
+        """Note that transfer ``t`` has moved everything, or that it never will; the request may be gone."""
+
+    def stores(self) -> Mapping[str, Store]:
+        """Give the store of every tier but the host, by name."""
+
+    def tier_view(self) -> TierView:
+        """Show the tiers."""

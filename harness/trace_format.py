@@ -43,6 +43,7 @@ INTEGERS: dict[str, tuple[int, int]] = {
     "hash_seed": (0, (1 << 32) - 1),
     "options": (-(1 << 63), (1 << 63) - 1),
     "step": (0, 1_000_000),
+    "index": TOKENS,
 }
 """Least and greatest value of an integer, by the name of its field."""
 

@@ -10,6 +10,7 @@ from kvsan.harness.invariant import Invariant
 from kvsan.invariants.append_only import AppendOnly
 from kvsan.invariants.conservation import Conservation
 from kvsan.invariants.deferred_free import DeferredFree
+from kvsan.invariants.failed_load import FailedLoad
 from kvsan.invariants.free_iff_unreferenced import FreeIffUnreferenced
 from kvsan.invariants.free_order import FreeOrder
 from kvsan.invariants.free_queue import FreeQueue
@@ -17,7 +18,10 @@ from kvsan.invariants.hash_content import HashContent
 from kvsan.invariants.hash_map import HashMap
 from kvsan.invariants.hit_bounds import HitBounds
 from kvsan.invariants.hit_content import HitContent
+from kvsan.invariants.load_progress import LoadProgress
 from kvsan.invariants.lost_hits import LostHits
+from kvsan.invariants.lost_tier_hits import LostTierHits
+from kvsan.invariants.offload_complete import OffloadComplete
 from kvsan.invariants.ownership import Ownership
 from kvsan.invariants.quiescence import Quiescence
 from kvsan.invariants.ref_counts import RefCounts
@@ -25,6 +29,14 @@ from kvsan.invariants.refusal_atomic import RefusalAtomic
 from kvsan.invariants.table_covers import TableCovers
 from kvsan.invariants.tenants import Tenants
 from kvsan.invariants.testimony import Testimony
+from kvsan.invariants.tier_content import TierContent
+from kvsan.invariants.tier_index import TierIndexTruth
+from kvsan.invariants.tier_key import TierKey
+from kvsan.invariants.tier_reset import TierReset
+from kvsan.invariants.transfer_ends import TransferEnds
+from kvsan.invariants.transfer_leaks import TransferLeaks
+from kvsan.invariants.transfer_pins import TransferPins
+from kvsan.invariants.unlanded import Unlanded
 
 INVARIANTS: tuple[type[Invariant], ...] = (
     Testimony,
@@ -37,6 +49,17 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     DeferredFree,
     AppendOnly,
     TableCovers,
+    TierKey,
+    TransferPins,
+    TransferEnds,
+    Unlanded,
+    TierContent,
+    TierIndexTruth,
+    TierReset,
+    OffloadComplete,
+    FailedLoad,
+    LoadProgress,
+    LostTierHits,
     HashMap,
     HashContent,
     RefCounts,
@@ -44,6 +67,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     Conservation,
     FreeQueue,
     FreeOrder,
+    TransferLeaks,
     Quiescence,
 )
 
@@ -79,6 +103,13 @@ ORACLES = (
         "kvsan.harness.device",
         ("write-write", "write-read", "read-write"),
         "order that an engine makes by other means than streams, events and what its host has seen complete.",
+    ),
+    Oracle(
+        "tier_integrity",
+        "A store gives out what it was given last under a key, or nothing.",
+        "kvsan.harness.store_executor",
+        ("other bytes", "never given"),
+        "what the store's medium holds and nobody asks for.",
     ),
     Oracle(
         "numbers",

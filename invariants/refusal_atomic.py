@@ -18,6 +18,7 @@ from kvsan.gpu_kernels.addressing import blocks_for
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.operations import Schedule
 from kvsan.harness.step import Step
+from kvsan.invariants.load_progress import units_wanted
 
 
 class RefusalAtomic(Invariant):
@@ -49,13 +50,16 @@ class RefusalAtomic(Invariant):
         return unit != null and (counted != held or self.view.is_free(unit) == (held > 0))
 
     def _judge_need(self, step: Step) -> None:
-        """An upper bound of what the request can need: no hit, and one copy on write."""
+        """An upper bound of what the request can need: no hit, and one copy on write; who waits for a load comes first."""
         request, operation = step.subject, step.operation
-        assert request is not None and isinstance(operation, Schedule)  # noqa: PT018
+        if request is None or not isinstance(operation, Schedule):
+            return
         size = self.traits.block_size
         slots = max(request.scheduled, operation.external) + operation.n + operation.lookahead + self.traits.max_drafts
         slots += len(request.life.tokens) if request.scheduled == 0 else 0
         needed = blocks_for(slots, size) + 1
+        if self.books.tiers is not None and self.traits.loads_progress:
+            needed += min(units_wanted(self.books, request), default=0)
         free = self.view.num_free() - self.traits.watermark
         if needed <= free:
             raise self.violated(

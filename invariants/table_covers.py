@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from kvsan.gpu_kernels.addressing import blocks_for
 from kvsan.harness.invariant import Invariant
-from kvsan.harness.operations import Schedule
+from kvsan.harness.operations import Load, Schedule
 from kvsan.harness.step import Step
 
 
@@ -28,10 +28,10 @@ class TableCovers(Invariant):
     def after_step(self, step: Step) -> None:
         """Check a granted schedule."""
         operation, request = step.operation, step.subject
-        if not isinstance(operation, Schedule) or request is None or step.refused:
+        if not isinstance(operation, Schedule | Load) or request is None or step.refused:
             return
         slots = request.scheduled
-        if request.loading is None:
+        if request.loading is None and isinstance(operation, Schedule):
             slots += min(operation.lookahead, self.traits.max_lookahead)
         needed = blocks_for(min(slots, self.traits.max_model_len), self.traits.block_size)
         for group, table in enumerate(request.tables):

@@ -31,7 +31,7 @@ def make_target(configuration: Configuration) -> Mutant:
         close = difflib.get_close_matches(name, MUTANTS, n=3)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise UsageError(f"target {configuration.target}: no such mutant; {hint}expected one of {', '.join(MUTANTS)}")
-    return MUTANTS[name](**manager_arguments(configuration))  # type: ignore[arg-type]
+    return MUTANTS[name](**manager_arguments(configuration))
 
 
 __all__ = ["MODULES", "MUTANTS", "Mutant", "make_target"]

@@ -13,7 +13,7 @@ from kvsan.models_under_test.paged import PagedManager, manager_arguments
 
 def make_target(configuration: Configuration) -> PagedManager:
     """Reference manager whose hash map keeps evicted blocks; must be caught, or CI is red."""
-    return HashKeptOnReuse(**manager_arguments(configuration))  # type: ignore[arg-type]
+    return HashKeptOnReuse(**manager_arguments(configuration))
 
 
 __all__ = ["make_target"]

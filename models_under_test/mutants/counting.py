@@ -17,8 +17,9 @@ class RefusalLeaks(Mutant):
     name = "refusal_leaks"
     killed_by = ("refusal_atomic", "ref_counts", "quiescence")
 
-    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
-        fits = super()._fits(request, hits, fresh)
+    def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        """Refuse, and keep what was touched before."""
+        fits = super().fits(request, hits, fresh)
         if not fits:
             self._hold(hits)
         return fits
@@ -33,9 +34,10 @@ class RefusesTooEarly(Mutant):
     name = "refuses_too_early"
     killed_by = ("refusal_atomic", "quiescence")
 
-    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+    def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        """Count only blocks that cache nothing."""
         uncached = sum(self.pool.keys[unit] is None for unit in self.pool.queue())
-        return fresh <= uncached and super()._fits(request, hits, fresh)
+        return fresh <= uncached and super().fits(request, hits, fresh)
 
 
 class _UnguardedPool(BlockPool):

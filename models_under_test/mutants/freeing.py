@@ -70,8 +70,9 @@ class FreeOrderReversed(Mutant):
     name = "free_order_reversed"
     killed_by = ("free_order",)
 
-    def _release(self, table: list[int]) -> None:
-        super()._release(table[::-1])
+    def release(self, table: list[int]) -> None:
+        """Free from the first block on."""
+        super().release(table[::-1])
 
 
 class ParkedWithTheOldest(Mutant):
@@ -97,11 +98,12 @@ class DuplicateFreedInTable(Mutant):
     name = "duplicate_freed_in_table"
     killed_by = ("ref_counts", "free_iff_unreferenced")
 
-    def _publish(self, request: PagedRequest) -> None:
+    def publish(self, request: PagedRequest) -> None:
+        """Free a block whose content is cached already."""
         full = full_blocks(self._publishable(request), self.block_size)
         keys = self.keys.upto(request, full)
         for block in range(request.published, full):
             unit = request.table[block]
             if self.pool.keys[unit] is None and self.pool.find(keys[block]) is not None:
                 self.pool.release(unit)
-        super()._publish(request)
+        super().publish(request)

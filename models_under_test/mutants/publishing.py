@@ -7,7 +7,7 @@ from dataclasses import replace
 from kvsan.gpu_kernels.addressing import full_blocks
 from kvsan.harness.target import Admission, Result
 from kvsan.models_under_test.mutants.base import Mutant
-from kvsan.models_under_test.paged.manager import _Row
+from kvsan.models_under_test.paged.batch import Row
 from kvsan.models_under_test.paged.pool import BlockPool
 from kvsan.models_under_test.paged.request import PagedRequest
 
@@ -113,7 +113,7 @@ class PublishedThenCancelled(Mutant):
         """Get blocks, and publish those that will be full."""
         admission = super().schedule(name, n, lookahead, external, delayed)
         if admission is not None and not delayed:
-            self._publish(self.requests[name])
+            self.publish(self.requests[name])
         return admission
 
     def _publishable(self, request: PagedRequest) -> int:
@@ -145,8 +145,9 @@ class HitsLost(Mutant):
     name = "hits_lost"
     killed_by = ("lost_hits",)
 
-    def _reusable_blocks(self, request: PagedRequest) -> int:
-        return max(0, super()._reusable_blocks(request) - 1)
+    def reusable_blocks(self, request: PagedRequest) -> int:
+        """One block less than there is."""
+        return max(0, super().reusable_blocks(request) - 1)
 
 
 class FullHitRecomputesNothing(Mutant):
@@ -158,7 +159,8 @@ class FullHitRecomputesNothing(Mutant):
     name = "full_hit_recomputes_nothing"
     killed_by = ("hit_bounds",)
 
-    def _reusable_blocks(self, request: PagedRequest) -> int:
+    def reusable_blocks(self, request: PagedRequest) -> int:
+        """Every full block, the last token's too."""
         return full_blocks(len(request.tokens), self.block_size)
 
 
@@ -184,7 +186,7 @@ class GhostOfThePreempted(PublishedThenCancelled):
     name = "ghost_of_the_preempted"
     killed_by = ("hash_content", "provenance")
 
-    def _undo(self, row: _Row) -> None:
+    def _undo(self, row: Row) -> None:
         request = row.request
         for unit in request.table[full_blocks(row.start, self.block_size) :]:
             if self.pool.keys[unit] is not None and unit not in request.hits:
@@ -206,5 +208,5 @@ class AbortedIsPublished(Mutant):
         """Publish what there is, then free it."""
         request = self.requests[name]
         request.retired = min(request.scheduled, len(request.tokens))
-        self._publish(request)
+        self.publish(request)
         super().abort(name)

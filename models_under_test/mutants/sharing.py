@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvsan.harness.target import Copy, Effects
 from kvsan.models_under_test.mutants.base import Mutant
-from kvsan.models_under_test.paged.manager import _Launch, _Row
+from kvsan.models_under_test.paged.batch import InFlight, Row
 from kvsan.models_under_test.paged.request import PagedRequest
 
 
@@ -87,7 +87,7 @@ class CopySourceNotHeld(Mutant):
     name = "copy_source_not_held"
     killed_by = ("ref_counts", "free_iff_unreferenced")
 
-    def _copy_on_write(self, row: _Row, block: int, start: int) -> Effects:
+    def _copy_on_write(self, row: Row, block: int, start: int) -> Effects:
         effects = super()._copy_on_write(row, block, start)
         assert row.copied is not None
         self.pool.release(row.copied[1])
@@ -97,7 +97,7 @@ class CopySourceNotHeld(Mutant):
         self.pool.touch(old)
         super()._uncopy(request, block, old)
 
-    def _copied(self, launch: _Launch, source: int) -> None:
+    def _copied(self, launch: InFlight, source: int) -> None:
         pass
 
 
@@ -110,7 +110,7 @@ class CopyUnordered(Mutant):
     name = "copy_unordered"
     killed_by = ("order", "provenance")
 
-    def _copy_on_write(self, row: _Row, block: int, start: int) -> Effects:
+    def _copy_on_write(self, row: Row, block: int, start: int) -> Effects:
         return [
             effect._replace(stream="copy")
             for effect in super()._copy_on_write(row, block, start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvsan.gpu_kernels.addressing import full_blocks
 from kvsan.harness.target import Admission, Copy, Effects, Zero
 from kvsan.models_under_test.mutants.base import Mutant
-from kvsan.models_under_test.paged.manager import _Row
+from kvsan.models_under_test.paged.batch import Row
 from kvsan.models_under_test.paged.request import PagedRequest
 
 
@@ -18,7 +18,7 @@ class OffByOneSlot(Mutant):
     name = "off_by_one_slot"
     killed_by = ("provenance",)
 
-    def _copy_on_write(self, row: _Row, block: int, start: int) -> Effects:
+    def _copy_on_write(self, row: Row, block: int, start: int) -> Effects:
         return [
             effect._replace(stop=effect.stop - 1)
             for effect in super()._copy_on_write(row, block, start)
@@ -35,8 +35,9 @@ class OneBlockShort(Mutant):
     name = "one_block_short"
     killed_by = ("table_covers",)
 
-    def _blocks_needed(self, slots: int) -> int:
-        return super()._blocks_needed(slots - 1)
+    def blocks_needed(self, slots: int) -> int:
+        """One slot too few."""
+        return super().blocks_needed(slots - 1)
 
 
 class TrimsTooMuch(Mutant):
@@ -51,7 +52,7 @@ class TrimsTooMuch(Mutant):
     def _roll_back(self, request: PagedRequest, rejected: int) -> None:
         super()._roll_back(request, rejected)
         if request.name not in self.batch and not request.launches:
-            self._trim(request, full_blocks(request.scheduled, self.block_size))
+            self.trim(request, full_blocks(request.scheduled, self.block_size))
 
 
 class TwoPlaces(Mutant):
@@ -63,19 +64,22 @@ class TwoPlaces(Mutant):
     name = "two_places"
     killed_by = ("ownership",)
 
-    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
-        return super()._fits(request, [], fresh)
+    def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        """Forget the hits."""
+        return super().fits(request, [], fresh)
 
-    def _touch_hits(self, request: PagedRequest, hits: list[int]) -> None:
-        super()._touch_hits(request, [])
+    def take_hits(self, request: PagedRequest, hits: list[int]) -> None:
+        """Hold nothing yet."""
+        super().take_hits(request, [])
         self._untouched = hits
 
-    def _extend(self, request: PagedRequest, fresh: int) -> None:
+    def extend(self, request: PagedRequest, fresh: int) -> None:
+        """Allocate before the hits are held."""
         hits, behind = self._untouched, len(request.table)
-        super()._extend(request, fresh)
+        super().extend(request, fresh)
         new = request.table[behind:]
         del request.table[behind:]
-        super()._touch_hits(request, hits)
+        super().take_hits(request, hits)
         request.table.extend(new)
 
 

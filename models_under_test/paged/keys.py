@@ -6,6 +6,7 @@ requests get the same integer if and only if everything that decides the KV of t
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable
 
 from kvsan.models_under_test.paged.request import PagedRequest
@@ -14,14 +15,30 @@ from kvsan.models_under_test.paged.request import PagedRequest
 class KeyChain:
     """Interns keys for one manager; never forgets, since an integer must not come back with another meaning."""
 
-    __slots__ = ("_block_size", "_interned")
+    __slots__ = ("_block_size", "_digests", "_interned", "_names")
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._interned: dict[Hashable, int] = {}
+        self._names: list[Hashable] = [None]
+        self._digests: dict[int, str] = {}
 
     def _intern(self, key: Hashable) -> int:
-        return self._interned.setdefault(key, len(self._interned) + 1)
+        known = self._interned.get(key)
+        if known is None:
+            known = self._interned[key] = len(self._names)
+            self._names.append(key)
+        return known
+
+    def digest(self, key: int) -> str:
+        """Name a key for whoever outlives this process: 32 characters of ``0-9a-f``, of all that the key stands for."""
+        known = self._digests.get(key)
+        if known is None:
+            name = self._names[key]
+            assert isinstance(name, tuple)
+            parts = (self.digest(name[0]), *name[1:]) if isinstance(name[0], int) else name
+            known = self._digests[key] = hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+        return known
 
     def root(self, request: PagedRequest) -> Hashable:
         """What the first block's key starts from; its parts carry their names, so that equal strings do not collide."""

@@ -9,39 +9,29 @@ Every decision is a small method, so that a seeded bug is a small override (``mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from kvsan.gpu_kernels.addressing import block_of, blocks_for, full_blocks, offset_of
-from kvsan.harness.operations import Operation
-from kvsan.harness.target import Admission, Copy, Delta, Effects, PrefixIndex, Request, Result, Traits
+from kvsan.harness.target import (
+    Admission,
+    Copy,
+    Delta,
+    Effects,
+    Loading,
+    Offloading,
+    Request,
+    Result,
+)
+from kvsan.harness.tiers import Store
+from kvsan.models_under_test.paged.batch import InFlight, Row
 from kvsan.models_under_test.paged.keys import KeyChain
-from kvsan.models_under_test.paged.pool import NULL_UNIT, BlockPool
+from kvsan.models_under_test.paged.pool import BlockPool
 from kvsan.models_under_test.paged.request import PagedRequest
+from kvsan.models_under_test.paged.tiering import Tiering
+from kvsan.models_under_test.paged.tiers import Tiers
+from kvsan.models_under_test.paged.traits import traits_of
 from kvsan.models_under_test.paged.view import PagedView
-
-
-@dataclass(slots=True)
-class _Row:
-    """A request in the scheduled batch, with what cancelling it must restore.
-
-    ``copied`` is (block number, unit) of a shared block that is being copied: the reference to it is kept until the copy
-    is done.
-    """
-
-    request: PagedRequest
-    start: int
-    table_length: int
-    copied: tuple[int, int] | None = None
-
-
-@dataclass(slots=True)
-class _Launch:
-    """A launch in flight: who is in it, and the blocks that nobody but it still uses."""
-
-    requests: list[PagedRequest]
-    parked: list[list[int]] = field(default_factory=list)
 
 
 class PagedManager:
@@ -54,25 +44,25 @@ class PagedManager:
 
     pool_type: ClassVar[type[BlockPool]] = BlockPool
     keys_type: ClassVar[type[KeyChain]] = KeyChain
+    tiering_type: ClassVar[type[Tiering]] = Tiering
 
     def __init__(
-        self, num_units: int, block_size: int, *, deferred_free: bool = True, watermark: int = 0, max_in_flight: int = 2
+        self,
+        num_units: int,
+        block_size: int,
+        *,
+        deferred_free: bool = True,
+        watermark: int = 0,
+        max_in_flight: int = 2,
+        tiers: Tiers | None = None,
     ) -> None:
-        self.traits = Traits(
-            num_units=num_units,
-            block_size=block_size,
-            null_unit=NULL_UNIT,
-            operations=frozenset(Operation.__args__),
-            publish="retire",
-            free_order="lru",
+        self.traits = traits_of(
+            num_units,
+            block_size,
             deferred_free=deferred_free,
             watermark=watermark,
             max_in_flight=max_in_flight,
-            max_drafts=4,
-            max_lookahead=8,
-            media=True,
-            judge_admission=True,
-            promised_hit=longest_prefix,
+            tiers=tiers,
         )
         self.block_size = block_size
         self.deferred_free = deferred_free
@@ -80,10 +70,11 @@ class PagedManager:
         self.pool = self.pool_type(num_units)
         self.keys = self.keys_type(block_size)
         self.requests: dict[str, PagedRequest] = {}
-        self.batch: dict[str, _Row] = {}
-        self.launches: dict[str, _Launch] = {}
+        self.batch: dict[str, Row] = {}
+        self.launches: dict[str, InFlight] = {}
         self.loads: dict[str, list[int]] = {}
         self.changed: list[str] = []
+        self.tiering = None if tiers is None else self.tiering_type(self, tiers)
         self._view = PagedView(self.pool, self.requests)
 
     # -- arrival and look-up
@@ -97,10 +88,10 @@ class PagedManager:
     def lookup(self, name: str) -> int:
         """Find the longest cached prefix; nothing is held until ``schedule``."""
         request = self.requests[name]
-        request.hits = self._find(request, self._reusable_blocks(request))
+        request.hits = self._find(request, self.reusable_blocks(request))
         return len(request.hits) * self.block_size
 
-    def _reusable_blocks(self, request: PagedRequest) -> int:
+    def reusable_blocks(self, request: PagedRequest) -> int:
         """At least one token must be computed, or there would be no output to sample from: a full hit recomputes."""
         return full_blocks(len(request.tokens) - 1, self.block_size)
 
@@ -123,14 +114,15 @@ class PagedManager:
         if not request.table:
             hits, request.hits = self._pending_hits(request), []
             start = len(hits) * self.block_size + external
-        fresh = max(0, self._blocks_needed(start + n + lookahead) - len(request.table) - len(hits))
+        fresh = max(0, self.blocks_needed(start + n + lookahead) - len(request.table) - len(hits))
         shared = None if hits else self._shared_partial_block(request, start)
-        if not self._fits(request, hits, fresh + (shared is not None)):
+        new = fresh + (shared is not None)
+        if not self.fits(request, hits, new) or not self._leaves_progress(request, hits, new, start + n):
             return None
-        row = _Row(request, request.scheduled, len(request.table))
-        self._touch_hits(request, hits)
+        row = Row(request, request.scheduled, len(request.table))
+        self.take_hits(request, hits)
         effects = () if shared is None else self._copy_on_write(row, shared, start)
-        self._extend(request, fresh)
+        self.extend(request, fresh)
         request.scheduled = start + n
         request.loading = delayed
         if not delayed:
@@ -142,7 +134,8 @@ class PagedManager:
         """The cache may have changed since the look-up: only what is still there counts."""
         return self._find(request, len(request.hits))
 
-    def _blocks_needed(self, slots: int) -> int:
+    def blocks_needed(self, slots: int) -> int:
+        """Blocks that a number of slots needs."""
         return blocks_for(slots, self.block_size)
 
     def _shared_partial_block(self, request: PagedRequest, start: int) -> int | None:
@@ -152,14 +145,23 @@ class PagedManager:
             return block
         return None
 
-    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
-        """Whether ``fresh`` blocks can be had; hits that nobody holds leave the free queue too."""
-        references = self.pool.references
-        taken = sum(references[unit] == 0 for unit in hits)
+    def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        """Whether ``fresh`` blocks can be had."""
         reserved = 0 if request.table else self.watermark
-        return fresh + taken + reserved <= self.pool.num_free
+        return self.taken(hits, fresh) + reserved <= self.pool.num_free
 
-    def _touch_hits(self, request: PagedRequest, hits: list[int]) -> None:
+    def taken(self, hits: list[int], fresh: int) -> int:
+        """Blocks that leave the free queue: new ones, and hits that nobody holds."""
+        references = self.pool.references
+        return fresh + sum(references[unit] == 0 for unit in hits)
+
+    def _leaves_progress(self, request: PagedRequest, hits: list[int], fresh: int, stop: int) -> bool:
+        """Whether loads that are in flight, or done, can still lead somewhere (vLLM 45388)."""
+        blocks = len(request.table) + len(hits) + fresh
+        return self.tiering is None or self.tiering.leaves_progress(request, self.taken(hits, fresh), blocks, stop)
+
+    def take_hits(self, request: PagedRequest, hits: list[int]) -> None:
+        """Let a request without a table begin with blocks that are cached."""
         if not hits:
             return
         self._hold(hits)
@@ -167,7 +169,7 @@ class PagedManager:
         request.published = len(hits)
         request.retired = len(hits) * self.block_size
 
-    def _copy_on_write(self, row: _Row, block: int, start: int) -> Effects:
+    def _copy_on_write(self, row: Row, block: int, start: int) -> Effects:
         """Give the request a partial block of its own, holding what it had written so far."""
         table = row.request.table
         old, new = table[block], self.pool.allocate()
@@ -175,7 +177,8 @@ class PagedManager:
         row.copied = block, old
         return (Copy(old, new, 0, offset_of(start, self.block_size)),)
 
-    def _extend(self, request: PagedRequest, fresh: int) -> None:
+    def extend(self, request: PagedRequest, fresh: int) -> None:
+        """Append newly allocated blocks to a table."""
         for _ in range(fresh):
             request.table.append(self.pool.allocate())
 
@@ -190,9 +193,9 @@ class PagedManager:
         self.batch.clear()
         return ()
 
-    def _undo(self, row: _Row) -> None:
+    def _undo(self, row: Row) -> None:
         request = row.request
-        self._trim(request, row.table_length)
+        self.trim(request, row.table_length)
         request.scheduled = row.start
         if not request.table:
             request.forget_blocks()
@@ -202,7 +205,8 @@ class PagedManager:
         self.pool.release(request.table[block])
         request.table[block] = old
 
-    def _trim(self, request: PagedRequest, blocks: int) -> None:
+    def trim(self, request: PagedRequest, blocks: int) -> None:
+        """Give the blocks from number ``blocks`` on back, the last one first."""
         while len(request.table) > blocks:
             self.pool.release(request.table.pop())
 
@@ -210,14 +214,14 @@ class PagedManager:
 
     def launch(self, b: str) -> None:
         """The batch is on the device."""
-        launch = self.launches[b] = _Launch([row.request for row in self.batch.values()])
+        launch = self.launches[b] = InFlight([row.request for row in self.batch.values()])
         for row in self.batch.values():
             row.request.launches.append(b)
             if row.copied is not None:
                 self._copied(launch, row.copied[1])
         self.batch.clear()
 
-    def _copied(self, launch: _Launch, source: int) -> None:
+    def _copied(self, launch: InFlight, source: int) -> None:
         if self.deferred_free:
             launch.parked.append([source])
         else:
@@ -227,7 +231,7 @@ class PagedManager:
         """Take results: free what was parked, count, extend, roll rejected drafts back, publish full blocks."""
         launch = self.launches.pop(b)
         for table in launch.parked:
-            self._release(table)
+            self.release(table)
         for request in launch.requests:
             if b in request.launches:
                 request.launches.remove(b)
@@ -237,7 +241,7 @@ class PagedManager:
             request.tokens.extend(result.sampled)
             if result.rejected:
                 self._roll_back(request, result.rejected)
-            self._publish(request)
+            self.publish(request)
             self.changed.append(result.name)
         return ()
 
@@ -250,9 +254,10 @@ class PagedManager:
         if request.name in self.batch:
             self.batch[request.name].start -= rejected
         elif not request.launches:
-            self._trim(request, blocks_for(request.scheduled, self.block_size))
+            self.trim(request, blocks_for(request.scheduled, self.block_size))
 
-    def _publish(self, request: PagedRequest) -> None:
+    def publish(self, request: PagedRequest) -> None:
+        """Make every full block findable that is known to be computed."""
         full = full_blocks(self._publishable(request), self.block_size)
         if full <= request.published:
             return
@@ -270,12 +275,12 @@ class PagedManager:
         """External tokens are there: they can be published, or, if the request is gone, their blocks freed."""
         parked = self.loads.pop(name, None)
         if parked is not None:
-            self._release(parked)
+            self.release(parked)
             return
         request = self.requests[name]
         request.loading = False
         request.retired = request.scheduled
-        self._publish(request)
+        self.publish(request)
         self.changed.append(name)
 
     # -- sharing and ending
@@ -320,24 +325,58 @@ class PagedManager:
         if row is not None and row.copied is not None:
             self._uncopy(request, *row.copied)
         self.changed.append(request.name)
-        if request.loading:
+        if request.load:
+            self.tiers.park(request)
+        elif request.loading:
             self.loads[request.name] = request.table
         elif self.deferred_free and request.launches:
             self.launches[request.launches[-1]].parked.append(request.table)
         else:
-            self._release(request.table)
+            self.release(request.table)
 
-    def _release(self, table: list[int]) -> None:
+    def release(self, table: list[int]) -> None:
         """Last block first: the tail of a prefix is evicted before its head, or the head would be worth nothing."""
         for unit in reversed(table):
             self.pool.release(unit)
 
     def reset_prefix_cache(self) -> bool:
-        """Withdraw every hash; blocks in use stay in use."""
+        """Withdraw every hash and empty the tiers; blocks in use stay in use. Refused while transfers are in flight."""
+        if self.tiering is not None and not self.tiering.reset():
+            return False
         for unit, key in enumerate(self.pool.keys):
             if key is not None:
                 self.pool.withdraw(unit)
         return True
+
+    # -- tiers
+
+    @property
+    def tiers(self) -> Tiering:
+        """The tiers; only a manager that has some is asked for them."""
+        assert self.tiering is not None, "this manager was made without tiers"
+        return self.tiering
+
+    def offload(self, t: str, name: str, tier: str) -> Offloading | None:
+        """Keep a request's full chunks in a tier too."""
+        return self.tiers.offload(t, self.requests[name], tier)
+
+    def load(self, t: str, name: str) -> Loading | None:
+        """Bring a new request's prefix up from the tiers."""
+        request = self.requests[name]
+        hits, request.hits = self._pending_hits(request), []
+        return self.tiers.load(t, request, hits)
+
+    def complete(self, t: str, success: bool) -> None:
+        """Transfer ``t`` has ended."""
+        self.tiers.complete(t, success)
+
+    def stores(self) -> Mapping[str, Store]:
+        """Stores of the tiers below the host."""
+        return self.tiers.stores
+
+    def tier_view(self) -> Tiering:
+        """Show the tiers."""
+        return self.tiers
 
     # -- testimony
 
@@ -350,12 +389,3 @@ class PagedManager:
         delta = Delta(self.changed, self.pool.touched)
         self.changed, self.pool.touched = [], []
         return delta
-
-
-def longest_prefix(index: PrefixIndex, tokens: int) -> int:
-    """Promised hit of a full-attention cache: every published block from the first on, the last token recomputed."""
-    size = index.block_size
-    block = 0
-    while block < full_blocks(tokens - 1, size) and index.has(0, block):
-        block += 1
-    return block * size

@@ -15,7 +15,8 @@ class PagedRequest:
     - ``published``: blocks of the table that were considered for publishing.
     - ``hits``: blocks that a look-up found and no allocation has used yet.
     - ``launches``: launches in flight that use the table, oldest first.
-    - ``loading``: delayed external tokens are on their way.
+    - ``loading``: delayed external tokens are on their way, by transfer ``load`` if it has a name.
+    - ``goal``: tokens up to which a request that came by a load must be able to get; 0 for others.
     """
 
     name: str
@@ -27,6 +28,8 @@ class PagedRequest:
     retired: int = 0
     published: int = 0
     loading: bool = False
+    load: str = ""
+    goal: int = 0
     table: list[int] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
     hits: list[int] = field(default_factory=list)
@@ -35,5 +38,6 @@ class PagedRequest:
     def forget_blocks(self) -> None:
         """Start from the first token again; tokens and keys stay."""
         self.scheduled = self.retired = self.published = 0
-        self.loading = False
+        self.goal = 0
+        self.loading, self.load = False, ""
         self.table, self.hits, self.launches = [], [], []

@@ -135,8 +135,8 @@ def test_a_mistake_at_the_end_of_a_session_is_told_as_such(monkeypatch: pytest.M
 
 def test_a_violation_is_passed_on_as_it_is() -> None:
     class Short(PagedManager):
-        def _blocks_needed(self, slots: int) -> int:
-            return super()._blocks_needed(slots) - 1
+        def blocks_needed(self, slots: int) -> int:
+            return super().blocks_needed(slots) - 1
 
     with pytest.raises(Violation, match="table_covers"):
         drive(Short(8, 4))

@@ -24,7 +24,7 @@ from kvsan.harness.target import Copy, Delta, Effects
 from kvsan.harness.verdict import Violation
 from kvsan.invariants import INVARIANTS
 from kvsan.models_under_test.paged import PagedManager
-from kvsan.models_under_test.paged.manager import _Row
+from kvsan.models_under_test.paged.batch import Row
 
 NUM_UNITS, BLOCK_SIZE, LENGTH = 17, 2, 160
 
@@ -106,7 +106,7 @@ class SkipsOneCopy(PagedManager):
     skipped = -1
     copies = 0
 
-    def _copy_on_write(self, row: _Row, block: int, start: int) -> Effects:
+    def _copy_on_write(self, row: Row, block: int, start: int) -> Effects:
         effects = super()._copy_on_write(row, block, start)
         self.copies += 1
         return () if self.copies - 1 == self.skipped else effects

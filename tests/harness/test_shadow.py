@@ -13,7 +13,7 @@ from kvsan.harness.target import Admission, Effects, Result, Target, Zero
 from kvsan.harness.verdict import Violation
 from kvsan.invariants import INVARIANTS
 from kvsan.models_under_test.paged import PagedManager
-from kvsan.models_under_test.paged.manager import _Row
+from kvsan.models_under_test.paged.batch import Row
 from kvsan.models_under_test.paged.pool import BlockPool
 from kvsan.models_under_test.paged.request import PagedRequest
 
@@ -91,7 +91,7 @@ class ForgetsABlock(PagedManager):
             request.table[0] = 0
         return effects
 
-    def _publish(self, request: PagedRequest) -> None:
+    def publish(self, request: PagedRequest) -> None:
         pass
 
 
@@ -104,8 +104,8 @@ def test_a_read_of_the_null_unit_says_so() -> None:
 class OneBlockShort(PagedManager):
     """Takes one block less than is needed."""
 
-    def _blocks_needed(self, slots: int) -> int:
-        return super()._blocks_needed(slots) - 1
+    def blocks_needed(self, slots: int) -> int:
+        return super().blocks_needed(slots) - 1
 
 
 def test_a_write_behind_the_end_of_a_table_is_found() -> None:
@@ -158,8 +158,8 @@ class HashStays(PagedManager):
 
 def test_a_write_into_a_block_that_is_findable_by_its_hash_is_found_when_done() -> None:
     class Silent(HashStays):
-        def _extend(self, request: PagedRequest, fresh: int) -> None:
-            super()._extend(request, fresh)
+        def extend(self, request: PagedRequest, fresh: int) -> None:
+            super().extend(request, fresh)
             self.pool.touched.clear()
 
     found = violation_of(Silent(2, 4), *prefill("r1", 0, 4, "b1"), Finish("r1"), *prefill("r2", 1, 4, "b2"))
@@ -171,8 +171,8 @@ def test_a_write_into_a_block_that_is_findable_by_its_hash_is_found_when_done() 
 class TakesNullUnit(PagedManager):
     """Gives out the null block."""
 
-    def _extend(self, request: PagedRequest, fresh: int) -> None:
-        super()._extend(request, fresh - 1)
+    def extend(self, request: PagedRequest, fresh: int) -> None:
+        super().extend(request, fresh - 1)
         request.table.append(0)
 
 
@@ -186,7 +186,7 @@ class CopiesBadly(PagedManager):
 
     change: dict[str, int]
 
-    def _copy_on_write(self, row: _Row, block: int, start: int) -> Effects:
+    def _copy_on_write(self, row: Row, block: int, start: int) -> Effects:
         return [effect._replace(**self.change) for effect in super()._copy_on_write(row, block, start)]  # type: ignore[arg-type]
 
 
@@ -220,7 +220,7 @@ class PublishesAtAllocation(PagedManager):
     def schedule(self, name: str, n: int, lookahead: int, external: int, delayed: bool) -> Admission | None:
         admission = super().schedule(name, n, lookahead, external, delayed)
         if admission is not None and not delayed:
-            self._publish(self.requests[name])
+            self.publish(self.requests[name])
         return admission
 
     def _publishable(self, request: PagedRequest) -> int:
@@ -245,8 +245,8 @@ def test_once_it_is_written_a_published_unit_is_guarded() -> None:
     class NeverWithdraws(PublishesAtAllocation):
         pool_type = _KeepsHash
 
-        def _extend(self, request: PagedRequest, fresh: int) -> None:
-            super()._extend(request, fresh)
+        def extend(self, request: PagedRequest, fresh: int) -> None:
+            super().extend(request, fresh)
             self.pool.touched.clear()
 
     others = [Submit("r2", ((1, 3),)), Schedule("r2", 3), Launch("b2"), Retire("b2")]

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from kvsan.harness.target import Admission, Effects
 from kvsan.models_under_test.paged import PagedManager
+from kvsan.models_under_test.paged.batch import Row
 from kvsan.models_under_test.paged.keys import KeyChain
-from kvsan.models_under_test.paged.manager import _Row
 from kvsan.models_under_test.paged.pool import BlockPool
 from kvsan.models_under_test.paged.request import PagedRequest
 
@@ -39,12 +39,12 @@ class WithdrawsSilently(PagedManager):
 class TakesFromAnother(PagedManager):
     """The last block of a new request is the first block of the oldest one."""
 
-    def _extend(self, request: PagedRequest, fresh: int) -> None:
+    def extend(self, request: PagedRequest, fresh: int) -> None:
         oldest = next(iter(self.requests.values()))
         if oldest is request:
-            super()._extend(request, fresh)
+            super().extend(request, fresh)
         else:
-            super()._extend(request, fresh - 1)
+            super().extend(request, fresh - 1)
             self._hold(oldest.table[:1])
             request.table += oldest.table[:1]
 
@@ -52,8 +52,8 @@ class TakesFromAnother(PagedManager):
 class TakesItsOwn(PagedManager):
     """The last block of a request is its first block again."""
 
-    def _extend(self, request: PagedRequest, fresh: int) -> None:
-        super()._extend(request, fresh - 1)
+    def extend(self, request: PagedRequest, fresh: int) -> None:
+        super().extend(request, fresh - 1)
         self._hold(request.table[:1])
         request.table += request.table[:1]
 
@@ -61,7 +61,7 @@ class TakesItsOwn(PagedManager):
 class CopiesIntoAnother(PagedManager):
     """A copy on write goes into a block that the oldest request has."""
 
-    def _copy_on_write(self, row: _Row, block: int, start: int) -> Effects:
+    def _copy_on_write(self, row: Row, block: int, start: int) -> Effects:
         (effect,) = super()._copy_on_write(row, block, start)
         other = next(iter(self.requests.values())).table[0]
         self.pool.release(row.request.table[block])
@@ -73,7 +73,7 @@ class CopiesIntoAnother(PagedManager):
 class ReplacesWithoutCopy(PagedManager):
     """The shared block is exchanged for a new one, and nothing is copied."""
 
-    def _copy_on_write(self, row: _Row, block: int, start: int) -> Effects:
+    def _copy_on_write(self, row: Row, block: int, start: int) -> Effects:
         super()._copy_on_write(row, block, start)
         return ()
 
@@ -84,18 +84,18 @@ class TrimsScheduled(PagedManager):
     def retire(self, b: str, results: object) -> Effects:
         effects = super().retire(b, results)  # type: ignore[arg-type]
         for request in self.requests.values():
-            self._trim(request, len(request.table) - 1)
+            self.trim(request, len(request.table) - 1)
         return effects
 
 
 class OneBlockShort(PagedManager):
-    def _blocks_needed(self, slots: int) -> int:
-        return super()._blocks_needed(slots) - 1
+    def blocks_needed(self, slots: int) -> int:
+        return super().blocks_needed(slots) - 1
 
 
 class OutsideThePool(PagedManager):
-    def _extend(self, request: PagedRequest, fresh: int) -> None:
-        super()._extend(request, fresh)
+    def extend(self, request: PagedRequest, fresh: int) -> None:
+        super().extend(request, fresh)
         request.table[-1] = self.pool.num_units
 
 
@@ -182,7 +182,7 @@ class RefusedWithBlocks(PagedManager):
     def schedule(self, name: str, n: int, lookahead: int, external: int, delayed: bool) -> Admission | None:
         admission = super().schedule(name, n, lookahead, external, delayed)
         if admission is None:
-            self._extend(self.requests[name], self.pool.num_free)
+            self.extend(self.requests[name], self.pool.num_free)
             self.changed.append(name)
         return admission
 
@@ -190,15 +190,15 @@ class RefusedWithBlocks(PagedManager):
 class RefusedAndTouched(PagedManager):
     """Touches the hits, finds no room, and does not give them back."""
 
-    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
-        fits = super()._fits(request, hits, fresh)
+    def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        fits = super().fits(request, hits, fresh)
         if not fits:
             self._hold(hits)
         return fits
 
 
 class RefusesEverything(PagedManager):
-    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+    def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
         return False
 
 
@@ -271,8 +271,8 @@ class MiscountsQueue(PagedManager):
 
 
 class FreesHeadFirst(PagedManager):
-    def _release(self, table: list[int]) -> None:
-        super()._release(table[::-1])
+    def release(self, table: list[int]) -> None:
+        super().release(table[::-1])
 
 
 class _TakesNewest(BlockPool):
@@ -344,8 +344,8 @@ class PublishesScheduled(PagedManager):
 class PublishesLookahead(PagedManager):
     """Publishes blocks whose tokens nobody knows."""
 
-    def _publish(self, request: PagedRequest) -> None:
-        super()._publish(request)
+    def publish(self, request: PagedRequest) -> None:
+        super().publish(request)
         self.pool.publish(request.table[-1], -1)
 
 
@@ -368,7 +368,7 @@ class PublishesThenCancels(PagedManager):
 
     def schedule(self, name: str, n: int, lookahead: int, external: int, delayed: bool) -> Admission | None:
         admission = super().schedule(name, n, lookahead, external, delayed)
-        self._publish(self.requests[name])
+        self.publish(self.requests[name])
         return admission
 
     def _publishable(self, request: PagedRequest) -> int:
@@ -386,5 +386,5 @@ class LeaksOnAbort(PagedManager):
 class RefusesTheProbe(PagedManager):
     """Admits no request that fills the pool."""
 
-    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
-        return fresh < self.pool.num_units - 1 and super()._fits(request, hits, fresh)
+    def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        return fresh < self.pool.num_units - 1 and super().fits(request, hits, fresh)

@@ -25,7 +25,7 @@ from kvsan.harness.target import (
     Zero,
 )
 from kvsan.models_under_test.paged import PagedManager
-from kvsan.models_under_test.paged.manager import _Row
+from kvsan.models_under_test.paged.batch import Row
 from kvsan.models_under_test.paged.pool import BlockPool
 from kvsan.models_under_test.paged.request import PagedRequest
 from kvsan.models_under_test.paged.view import PagedView
@@ -94,7 +94,7 @@ class PublishesAtLaunch(Variant):
         rows = list(self.batch)
         super().launch(b)
         for name in rows:
-            self._publish(self.requests[name])
+            self.publish(self.requests[name])
 
     def _publishable(self, request: PagedRequest) -> int:
         row = self.batch.get(request.name)
@@ -121,12 +121,12 @@ class PublishesAtAllocation(Variant):
     def schedule(self, name: str, n: int, lookahead: int, external: int, delayed: bool) -> Admission | None:
         admission = super().schedule(name, n, lookahead, external, delayed)
         if admission is not None and not delayed:
-            self._publish(self.requests[name])
+            self.publish(self.requests[name])
         return admission
 
-    def _publish(self, request: PagedRequest) -> None:
+    def publish(self, request: PagedRequest) -> None:
         before = {unit for unit in request.table if self.pool.keys[unit] is not None}
-        super()._publish(request)
+        super().publish(request)
         if row := self.batch.get(request.name):
             unwritten = request.table[full_blocks(row.start, self.block_size) : request.published]
             self.promised.setdefault(request.name, []).extend(unit for unit in unwritten if unit not in before)
@@ -135,7 +135,7 @@ class PublishesAtAllocation(Variant):
         self.promised.clear()
         super().launch(b)
 
-    def _undo(self, row: _Row) -> None:
+    def _undo(self, row: Row) -> None:
         self._withdraw(row.request)
         super()._undo(row)
         row.request.published = min(row.request.published, full_blocks(row.request.scheduled, self.block_size))
@@ -180,11 +180,11 @@ class HitsOnlyWhatIsLaunched(PublishesAtAllocation):
 class PublishesWhenItEnds(Variant):
     """A request's blocks go into the cache when it finishes, is aborted or is preempted, as SGLang inserts them."""
 
-    def _publish(self, request: PagedRequest) -> None:
+    def publish(self, request: PagedRequest) -> None:
         pass
 
     def _give_back(self, request: PagedRequest) -> None:
-        super()._publish(request)
+        super().publish(request)
         super()._give_back(request)
 
 
@@ -244,7 +244,7 @@ class MergesEqualBlocks(Variant):
 
     options = {"deferred_free": False}
 
-    def _publish(self, request: PagedRequest) -> None:
+    def publish(self, request: PagedRequest) -> None:
         full = full_blocks(self._publishable(request), self.block_size)
         keys = self.keys.upto(request, full)
         for block in range(request.published, full):
@@ -253,7 +253,7 @@ class MergesEqualBlocks(Variant):
                 self.pool.touch(twin)
                 self.pool.release(unit)
                 request.table[block] = twin
-        super()._publish(request)
+        super().publish(request)
 
 
 # -- what a look-up gives
@@ -262,8 +262,8 @@ class MergesEqualBlocks(Variant):
 class HitsHalf(Variant):
     changes = {"promised_hit": None}
 
-    def _reusable_blocks(self, request: PagedRequest) -> int:
-        return super()._reusable_blocks(request) // 2
+    def reusable_blocks(self, request: PagedRequest) -> int:
+        return super().reusable_blocks(request) // 2
 
 
 class TakesHalfOfWhatItFound(Variant):
@@ -277,7 +277,7 @@ class TakesHalfOfWhatItFound(Variant):
 class NeverHits(Variant):
     changes = {"promised_hit": None}
 
-    def _reusable_blocks(self, request: PagedRequest) -> int:
+    def reusable_blocks(self, request: PagedRequest) -> int:
         return 0
 
 
@@ -332,7 +332,7 @@ class HeadsFirst(Variant):
 
     changes = {"free_order": "any"}
 
-    def _release(self, table: list[int]) -> None:
+    def release(self, table: list[int]) -> None:
         for unit in table:
             self.pool.release(unit)
 
@@ -361,7 +361,7 @@ class ParkedLast(Variant):
         parked, self.launches[b].parked = self.launches[b].parked, []
         super().retire(b, results)
         for table in parked:
-            self._release(table)
+            self.release(table)
         return ()
 
 
@@ -391,13 +391,13 @@ class KeepsBlocksOfRejectedDrafts(Variant):
 class KeepsBlocksOnCancel(Variant):
     """A cancelled request keeps its blocks for the next try, on a first chunk what it has hit."""
 
-    def _undo(self, row: _Row) -> None:
+    def _undo(self, row: Row) -> None:
         request = row.request
         if row.table_length:
             request.scheduled = row.start
             return
         hits = full_blocks(request.retired, self.block_size)
-        self._trim(request, hits)
+        self.trim(request, hits)
         request.scheduled = request.retired
         if not hits:
             request.forget_blocks()
@@ -406,15 +406,15 @@ class KeepsBlocksOnCancel(Variant):
 class TakesOneBlockMore(Variant):
     """Allocates ahead when there is room."""
 
-    def _extend(self, request: PagedRequest, fresh: int) -> None:
-        super()._extend(request, fresh + (fresh < self.pool.num_free))
+    def extend(self, request: PagedRequest, fresh: int) -> None:
+        super().extend(request, fresh + (fresh < self.pool.num_free))
 
 
 class EvictsBeforeItRefuses(Variant):
     changes = {"atomic_refusal": False}
 
-    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
-        fits = super()._fits(request, hits, fresh)
+    def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        fits = super().fits(request, hits, fresh)
         if not fits:
             for unit in self.pool.queue():
                 if self.pool.keys[unit] is not None:
@@ -427,12 +427,12 @@ class TriesBeforeItRefuses(Variant):
 
     changes = {"atomic_refusal": False, "free_order": "any"}
 
-    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
-        fits = super()._fits(request, hits, fresh)
+    def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        fits = super().fits(request, hits, fresh)
         if not fits:
             self._hold(hits)
             taken = [self.pool.allocate() for _ in range(min(fresh, self.pool.num_free))]
-            self._release(hits + taken)
+            self.release(hits + taken)
         return fits
 
 
@@ -441,11 +441,11 @@ class TouchesBeforeItRefuses(Variant):
 
     changes = {"free_order": "any"}
 
-    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
-        fits = super()._fits(request, hits, fresh)
+    def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        fits = super().fits(request, hits, fresh)
         if not fits:
             self._hold(hits)
-            self._release(hits)
+            self.release(hits)
         return fits
 
 
@@ -454,10 +454,10 @@ class FreesBeforeItRefuses(KeepsBlocksOfRejectedDrafts):
 
     changes = {"atomic_refusal": False}
 
-    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
-        fits = super()._fits(request, hits, fresh)
+    def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        fits = super().fits(request, hits, fresh)
         if not fits and not request.launches:
-            self._trim(request, blocks_for(request.scheduled, self.block_size))
+            self.trim(request, blocks_for(request.scheduled, self.block_size))
             self.changed.append(request.name)
         return fits
 
@@ -467,8 +467,8 @@ class RefusesForSafety(Variant):
 
     changes = {"judge_admission": False}
 
-    def _fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
-        return super()._fits(request, hits, 2 * fresh)
+    def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
+        return super().fits(request, hits, 2 * fresh)
 
 
 class NeverResets(Variant):
@@ -558,9 +558,9 @@ class ZeroesFreshBlocks(Variant):
         zeroes = [Zero(unit, 0, size, "copy" if external and self.deferred_free else "compute") for unit in self.fresh]
         return Admission(admission.hit, [*admission.effects, *zeroes])
 
-    def _extend(self, request: PagedRequest, fresh: int) -> None:
+    def extend(self, request: PagedRequest, fresh: int) -> None:
         before = len(request.table)
-        super()._extend(request, fresh)
+        super().extend(request, fresh)
         self.fresh = request.table[before:]
 
 

@@ -1,0 +1,77 @@
+"""What a transfer reads or writes stays where it is until the manager has heard the end of it.
+
+Statement: while a transfer is in flight, no device unit at its end is in the free queue, its chunks are in the index of the
+host with the same host units and in the index of the store that it reads or writes, and no other transfer writes a host unit
+that it uses.
+
+Why: the copy in flight reads or writes somebody else's memory.
+
+Reports: vLLM 32255, 52360, 29870 (stores and loads in flight over blocks that were reused), 31341 (host buffer reused under
+an asynchronous copy), 39702 (a host hit that was not pinned), SGLang 35769, LMCache 1756.
+
+Does not see: ends that a target does not name in its effects.
+
+Mutant: ``offload_unpinned``, ``host_hit_unpinned``, ``evicts_what_is_written``.
+"""
+
+from __future__ import annotations
+
+from kvsan.harness.invariant import Invariant
+from kvsan.harness.step import Step
+from kvsan.harness.tiers import HOST_TIER
+from kvsan.harness.transfer import Transfer
+
+
+class TransferPins(Invariant):
+    """Checks both ends of everything in flight."""
+
+    id = "transfer_pins"
+    every_step = True
+
+    def applies(self) -> bool:
+        """Only with tiers."""
+        return self.books.tiers is not None
+
+    def on_transfer(self, transfer: Transfer) -> None:
+        """No two transfers may meet in a host unit unless both read it; nothing in flight was evicted for this one."""
+        tiers = self.books.tiers
+        assert tiers is not None
+        writes = set(transfer.host_writes())
+        for other in tiers.in_flight.values():
+            if other is not transfer:
+                others = set(other.host_writes())
+                met = writes.intersection(other.host_units()) | others.intersection(transfer.host_units())
+                if met:
+                    raise self.violated(
+                        "two transfers",
+                        f"host unit {min(met)} is used by {transfer.t} and {other.t}, one of which writes it",
+                    )
+        self._check_indexes()
+
+    def _check_indexes(self) -> None:
+        tiers = self.books.tiers
+        assert tiers is not None
+        known = {tier: {entry.key: entry.units for entry in tiers.view.entries(tier)} for tier in tiers.view.tiers()}
+        for transfer in tiers.in_flight.values():
+            for chunk in transfer.chunks:
+                if known[HOST_TIER].get(chunk.key) != chunk.units:
+                    raise self.violated(
+                        "evicted",
+                        f"{transfer.t} is in flight, and the host no longer has its chunk in units {chunk.units}",
+                    )
+                if chunk.key not in known[chunk.tier]:
+                    raise self.violated(
+                        "evicted", f"{transfer.t} is in flight, and its chunk is no longer in {chunk.tier}"
+                    )
+
+    def after_step(self, step: Step) -> None:
+        """Device units at either end are nobody else's to take."""
+        tiers = self.books.tiers
+        assert tiers is not None
+        if not tiers.in_flight:
+            return
+        is_free = self.view.is_free
+        for transfer in tiers.in_flight.values():
+            for unit in (*transfer.held, *transfer.written):
+                if is_free(unit):
+                    raise self.violated("freed", f"unit {unit} is free although transfer {transfer.t} still uses it")

@@ -1,0 +1,82 @@
+"""From a configuration to a reference manager: its options, and the tiers that they ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvsan.harness.configuration import Configuration, OptionValue
+from kvsan.harness.verdict import UsageError
+from kvsan.models_under_test.paged.manager import PagedManager
+from kvsan.models_under_test.paged.tiers import IndexMaker, StoreMakers, Tiers, index_maker, store_makers
+
+MANAGER_OPTIONS: dict[str, OptionValue] = {"deferred_free": True, "watermark": 0, "max_in_flight": 2}
+TIER_OPTIONS: dict[str, OptionValue] = {
+    "host_units": 0,
+    "chunk_blocks": 1,
+    "policy": "lru",
+    "stores": "",
+    "store_chunks": 8,
+    "remote_loses": 0,
+}
+OPTIONS = {**MANAGER_OPTIONS, **TIER_OPTIONS}
+"""Options and their defaults. Units of memory are blocks and chunks; ``stores`` names ``disk`` and ``remote``, with a comma
+between them; of every ``remote_loses`` requests that the remote store gets, one makes it lose an entry (0: never)."""
+
+
+def manager_arguments(
+    configuration: Configuration,
+    make_index: IndexMaker | None = None,
+    stores: StoreMakers | None = None,
+    host_units: int = 0,
+) -> dict[str, Any]:
+    """Keyword arguments of a ``PagedManager``; UsageError for cache groups or options that it does not have.
+
+    ``make_index`` and ``stores`` take the place of its own; ``host_units`` are those where the options name none.
+    """
+    if configuration.groups != ("full",):
+        raise UsageError(f"target {configuration.target}: groups {configuration.groups}: it has one group, 'full'")
+    for name, _ in configuration.options:
+        if name not in OPTIONS:
+            raise UsageError(f"target {configuration.target}: unknown option {name!r}; it has {', '.join(OPTIONS)}")
+    arguments: dict[str, Any] = {"num_units": configuration.num_units, "block_size": configuration.block_size}
+    for name, default in MANAGER_OPTIONS.items():
+        arguments[name] = configuration.option(name, default)
+    return arguments | {"tiers": _tiers(configuration, make_index, stores, host_units)}
+
+
+def _tiers(
+    configuration: Configuration, make_index: IndexMaker | None, stores: StoreMakers | None, default_units: int
+) -> Tiers | None:
+    """Tiers that the options ask for; none without host units, through which everything goes."""
+    host_units, chunk_blocks = (
+        configuration.option("host_units", default_units),
+        configuration.option("chunk_blocks", 1),
+    )
+    names = [name for name in str(configuration.option("stores", "")).split(",") if name]
+    if not host_units:
+        return None
+    assert isinstance(host_units, int)
+    assert isinstance(chunk_blocks, int)
+    if not 1 <= chunk_blocks <= host_units:
+        raise UsageError(
+            f"option chunk_blocks: {chunk_blocks} blocks; expected 1 to {host_units}, as there are {host_units} host units"
+        )
+    store_chunks = configuration.option("store_chunks", 8)
+    assert isinstance(store_chunks, int)
+    makers = store_makers(configuration, stores or {})
+    for name in names:
+        if name not in makers:
+            raise UsageError(f"option stores: {name!r}; expected some of {', '.join(makers)}")
+    return Tiers(
+        configuration.num_units,
+        host_units // chunk_blocks * chunk_blocks,
+        chunk_blocks,
+        make_index or index_maker(str(configuration.option("policy", "lru"))),
+        {name: makers[name] for name in names},
+        store_chunks,
+    )
+
+
+def make_target(configuration: Configuration) -> PagedManager:
+    """Reference manager: block pool, prefix cache, fork with copy on write, deferred free, tiers."""
+    return PagedManager(**manager_arguments(configuration))
