@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from kvsan.harness.expectation import Expected
 from kvsan.harness.target import Chunk, Copy, Effect, Zero
 from kvsan.harness.tiers import HOST_TIER, Put
-from kvsan.harness.verdict import HarnessError
+from kvsan.harness.verdict import Violation
 
 if TYPE_CHECKING:
     from kvsan.harness.device import Work
@@ -79,11 +79,13 @@ class Transfer:
         return [(HOST_TIER, chunk.key) for chunk in self.chunks if chunk.tier != HOST_TIER]
 
     def place_of(self, host_unit: int) -> tuple[Chunk, int]:
-        """Chunk that a host unit belongs to, and which page of it the unit is."""
+        """Chunk that a host unit belongs to, and which page of it the unit is; Violation if it is of none."""
         for chunk in self.chunks:
             if host_unit in chunk.units:
                 return chunk, chunk.units.index(host_unit)
-        raise HarnessError(f"transfer {self.t} moves host unit {host_unit}, which is of none of its chunks")
+        raise Violation(
+            "transfer_ends", "elsewhere", f"{self.t} moves host unit {host_unit}, which is of none of its chunks"
+        )
 
 
 def units_of(effect: Effect) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -139,11 +139,16 @@ class PagedManager:
         return blocks_for(slots, self.block_size)
 
     def _shared_partial_block(self, request: PagedRequest, start: int) -> int | None:
-        """Block number that the next token would be written into although somebody else holds it too."""
+        """Block number that the next token would be written into although somebody else counts on what is in it.
+
+        That is who holds it too, or whoever finds it by its hash: a parent may have filled and published the block that it
+        shared, and be gone.
+        """
         block = block_of(start, self.block_size)
-        if block < len(request.table) and self.pool.references[request.table[block]] > 1:
-            return block
-        return None
+        if block >= len(request.table):
+            return None
+        unit = request.table[block]
+        return block if self.pool.references[unit] > 1 or self.pool.keys[unit] is not None else None
 
     def fits(self, request: PagedRequest, hits: list[int], fresh: int) -> bool:
         """Whether ``fresh`` blocks can be had."""

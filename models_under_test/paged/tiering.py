@@ -106,8 +106,7 @@ class Tiering:
         prepared = index.prepare_store([key for key in keys if self.host.lookup(key)], keys)
         if prepared is None or not prepared.keys:
             return None
-        for key in prepared.evicted:
-            self.stores[tier].delete(key)
+        self._delete_evicted(tier, prepared.evicted)
         units = self._pin(self.host, prepared.keys)
         chunks = [
             Chunk(key, keys.index(key) * self.chunk_blocks, pages, tier)
@@ -115,6 +114,9 @@ class Tiering:
         ]
         self.moves[t] = Move(request, tier, chunks)
         return Offloading(chunks, [self._put(chunk) for chunk in chunks])
+
+    def _delete_evicted(self, tier: str, keys: Sequence[str]) -> None:
+        self._forget(tier, keys)
 
     def _put(self, chunk: Chunk) -> Put:
         return Put(chunk.tier, chunk.key, chunk.units, chunk.tier)
@@ -135,14 +137,18 @@ class Tiering:
         if not chunks:
             return None
         fresh = (first + len(chunks)) * size - len(hits)
-        manager.take_hits(request, hits)
-        manager.extend(request, fresh)
+        self._take_blocks(request, hits, fresh)
         start, stop = len(hits) * manager.block_size, (first + len(chunks)) * size * manager.block_size
         request.scheduled, request.load, request.goal = stop, t, len(request.tokens)
         request.loading = True
         manager.changed.append(request.name)
         self.moves[t] = Move(request, "", chunks, hit_blocks=len(hits))
         return Loading(start, stop - start, chunks, self._copies_up(request, chunks, len(hits)))
+
+    def _take_blocks(self, request: PagedRequest, hits: list[int], fresh: int) -> None:
+        """Hits first: nobody holds them yet, and the pool would give them out as new."""
+        self.manager.take_hits(request, hits)
+        self.manager.extend(request, fresh)
 
     def _find(self, request: PagedRequest, first: int) -> list[tuple[str, str]]:
         """Key and tier of each chunk from ``first`` on; the last token is always computed, so its chunk is not wanted."""
@@ -227,16 +233,22 @@ class Tiering:
         if not move.tier:
             self._loaded(move, success)
         elif move.tier == HOST_TIER:
-            self.host.complete_store(move.keys(), success)
-            self._release(move)
+            self._offloaded(move, success)
         else:
-            self.host.complete_load(move.keys())
-            self.indexes[move.tier].complete_store(move.keys(), success)
-            if not success:
-                self._forget(move.tier, move.keys())
+            self._stored(move, success)
 
     def _take(self, t: str) -> Move | None:
         return self.moves.pop(t, None)
+
+    def _offloaded(self, move: Move, success: bool) -> None:
+        self.host.complete_store(move.keys(), success)
+        self._release(move)
+
+    def _stored(self, move: Move, success: bool) -> None:
+        self.host.complete_load(move.keys())
+        self.indexes[move.tier].complete_store(move.keys(), success)
+        if not success:
+            self._forget(move.tier, move.keys())
 
     def _release(self, move: Move) -> None:
         self.manager.release(move.held)
@@ -246,13 +258,17 @@ class Tiering:
         for tier, index in self.indexes.items():
             if tier != HOST_TIER and (keys := move.keys(tier)):
                 index.complete_load(keys)
-                self.host.complete_store(keys, success)
+                self._fill_host(keys, success)
                 if not success:
                     self._drop(tier, keys)
         if move.parked is not None:
             self.manager.release(move.parked)
         else:
             self._resume(move, success)
+
+    def _fill_host(self, keys: Sequence[str], success: bool) -> None:
+        """What came from a store on its way up is the host's, if it came."""
+        self.host.complete_store(keys, success)
 
     def _resume(self, move: Move, success: bool) -> None:
         """The request goes on: with what was loaded, or with what it had before."""

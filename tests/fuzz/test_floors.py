@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvsan.fuzz.floors import impossible_events, steered_events
-from kvsan.harness.operations import Abort, Operation, Schedule
+from kvsan.harness.configuration import Configuration
+from kvsan.harness.operations import TRANSFERS, Abort, Operation, Schedule
 from kvsan.harness.target import PrefixIndex, RequestState, SessionState
-from kvsan.models_under_test.paged import PagedManager
+from kvsan.models_under_test.paged import PagedManager, make_target
 
-TRAITS = PagedManager(8, 4).traits
+TIERS = {"host_units": 8, "stores": "disk,remote"}
+TRAITS = make_target(Configuration(options=tuple(TIERS.items()))).traits
 
 
 def one_step_at_a_time(request: RequestState | None, _: SessionState, operation: Operation) -> bool:
@@ -36,6 +38,15 @@ def test_what_the_contract_never_allows_is_not_demanded() -> None:
 def test_hits_are_demanded_as_far_as_they_are_promised() -> None:
     assert impossible_events(replace(TRAITS, promised_hit=one_block_less)) == {"full hit"}
     assert impossible_events(replace(TRAITS, promised_hit=None)) == {"full hit", "partial hit", "eviction"}
+
+
+def test_transfers_are_demanded_where_there_are_tiers() -> None:
+    without = impossible_events(PagedManager(8, 4).traits)
+    assert {kind.__name__ for kind in TRANSFERS} <= without
+    assert "load from host" in without
+    host_alone = impossible_events(make_target(Configuration(options=(("host_units", 8),))).traits)
+    assert {"Spoil", "Restart", "offload to disk", "load from remote", "transfer refused"} <= host_alone
+    assert not {"Offload", "Load", "load from host", "transfer failed"} & host_alone
 
 
 def test_what_known_findings_steer_away_from_is_not_demanded() -> None:

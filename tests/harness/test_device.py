@@ -9,13 +9,17 @@ import pytest
 
 from kvsan.fuzz.generate import Generator, draw_features
 from kvsan.fuzz.profiles import DEFAULT
+from kvsan.fuzz.replay import open_session
+from kvsan.harness.configuration import Configuration
 from kvsan.harness.device import COMPUTE, COPY, Device, LaunchWork
+from kvsan.harness.expectation import Expected, Life
 from kvsan.harness.operations import Abort, Advance, Landed, Launch, Operation, Retire, Schedule, Submit
 from kvsan.harness.session import Session
 from kvsan.harness.target import Copy, Zero
+from kvsan.harness.transfer import Transfer
 from kvsan.harness.verdict import Violation
 from kvsan.invariants import INVARIANTS
-from kvsan.models_under_test.paged import PagedManager
+from kvsan.models_under_test.paged import PagedManager, make_target
 
 ZERO = Zero(1, 0, 4)
 READS_UNIT_1 = Copy(1, 2, 0, 4)
@@ -226,3 +230,85 @@ def test_a_manager_that_relies_on_stream_order_is_clean(seed: int) -> None:
         session.step(generator.next())
     session.close()
     assert session.counts["external load"] > 0
+
+
+# -- more streams, and transfers that fail
+
+
+FIVE = ("compute", "copy", "offload", "load", "disk")
+
+
+def tiered_device() -> tuple[Session, Device]:
+    tiers = (("host_units", 4), ("stores", "disk"))
+    session = open_session(
+        make_target, Configuration(num_units=8, block_size=4, options=tiers), numbers=False, invariants=()
+    )
+    return session, session.device
+
+
+def piece_of(session: Session, *stops: int) -> Transfer:
+    """Transfer that copies the first slots of units 1, 2, ... into host units, on the offload stream."""
+    life = Life("r", None, ())
+    transfer = Transfer("t", "offload", "host", Expected("r", "r", life, "", None), (), 0)
+    transfer.left = len(stops)
+    for number, stop in enumerate(stops):
+        effect = Copy(1 + number, 8 + number, 0, stop, "offload")
+        transfer.works.append(session.device.enqueue(2, effect, 1, (), transfer))
+    return transfer
+
+
+def test_there_are_as_many_streams_as_the_traits_name() -> None:
+    _, device = tiered_device()
+    assert device.streams == FIVE
+
+
+def test_any_two_streams_race_unless_an_event_orders_them() -> None:
+    _, device = tiered_device()
+    device.enqueue(2, Copy(1, 8, 0, 4, "offload"), 0)
+    device.enqueue(3, Copy(8, 2, 0, 4, "load"), 1)
+    assert device.advance(3)
+    with pytest.raises(Violation, match=r"order \[read-write\].*unit 8 to unit 2 \(load stream.*are not ordered"):
+        device.advance(2)
+
+
+def test_an_event_orders_a_chain_over_three_streams() -> None:
+    _, device = tiered_device()
+    first = device.enqueue(2, Copy(1, 8, 0, 4, "offload"), 0)
+    second = device.enqueue(4, Copy(8, 9, 0, 4, "disk"), 1, (first.clock,))
+    device.enqueue(3, Copy(9, 2, 0, 4, "load"), 2, (second.clock,))
+    assert not device.advance(3)
+    assert [device.advance(stream) for stream in (2, 4, 3)] == [True, True, True]
+
+
+def test_a_failed_transfer_moves_nothing_more() -> None:
+    session, device = tiered_device()
+    session.shadow.blocks[1:3] = 77
+    transfer = piece_of(session, 4, 4)
+    device.advance(2)
+    transfer.failure = "failed"
+    device.advance(2)
+    assert session.shadow.blocks[8:10, 0].tolist() == [77, 0]
+    assert transfer.left == 0
+
+
+def test_a_torn_piece_moves_half() -> None:
+    session, device = tiered_device()
+    session.shadow.blocks[1:3] = 77
+    transfer = piece_of(session, 4, 4)
+    assert device.tear(transfer)
+    assert session.shadow.blocks[8].tolist() == [77, 77, 0, 0]
+
+
+def test_a_piece_that_waits_cannot_be_torn() -> None:
+    session, device = tiered_device()
+    device.enqueue(2, ZERO, 0)
+    assert not device.tear(piece_of(session, 4))
+
+
+def test_what_a_dropped_piece_would_have_touched_races_with_nothing() -> None:
+    session, device = tiered_device()
+    transfer = piece_of(session, 4)
+    transfer.failure = "failed"
+    device.advance(2)
+    device.enqueue(COMPUTE, ZERO, 2)
+    assert device.advance(COMPUTE)

@@ -61,7 +61,9 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "external": tokens,
     "delayed": st.booleans(),
     "outcome": st.lists(outcomes, max_size=3).map(tuple),
-    "stream": st.sampled_from(["compute", "copy"]),
+    "stream": st.sampled_from(["compute", "copy", "disk"]),
+    "index": tokens,
+    "how": st.sampled_from(["flip", "truncate"]),
 }
 
 

@@ -148,6 +148,23 @@ def test_the_first_writer_copies_the_shared_partial_block() -> None:
     assert table(manager, "a")[1] == shared != table(manager, "b")[1]
 
 
+def test_a_partial_block_that_a_parent_has_filled_and_published_is_copied() -> None:
+    manager = PagedManager(8, 4)
+    prefilled(manager, "a", [1, 2])
+    for b in ("b1", "b2"):
+        manager.schedule("a", 1, 0, 0, False)
+        manager.launch(b)
+    manager.fork("a", "b")  # shares a block that is half full, and is being filled
+    for computed, b in ((3, "b1"), (4, "b2")):
+        manager.retire(b, [Result("a", computed, 0, [computed])])
+    manager.finish("a")
+    shared = table(manager, "b")[0]
+    assert manager.pool.keys[shared] is not None
+    admission = manager.schedule("b", 1, 0, 0, False)
+    assert admission is not None
+    assert admission.effects == (Copy(shared, table(manager, "b")[0], 0, 2),)
+
+
 def test_a_full_shared_block_is_not_copied() -> None:
     manager = PagedManager(8, 2)
     prefilled(manager, "a", [1, 2])
