@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvsan.ci import plain_machine
-from kvsan.ci.benchmark_trace import TRACE_HASH, load, mix_of, renamed
+from kvsan.ci.benchmark_trace import STEPS, TRANSFERS, load, mix_of, renamed
 from kvsan.fuzz.replay import open_session
 from kvsan.harness.clock import now_s
 from kvsan.harness.configuration import Configuration
@@ -117,7 +117,7 @@ def report(rounds: int, seconds: float, pool_passes: int) -> None:
     trace = load()
     mix = mix_of(trace)
     print(f"machine: {platform.machine()}, Python {platform.python_version()}, one core")
-    print(f"trace {TRACE_HASH[:12]}: {mix}")
+    print(f"trace {STEPS.hash[:12]}: {mix}")
     measure_steps(trace, True)  # compile the kernels
     checked = median(lambda: measure_steps(trace, False)[0], rounds)
     print(f"structure, provenance, order at every step:   {checked:10,.0f} steps/s")
@@ -144,7 +144,19 @@ def report(rounds: int, seconds: float, pool_passes: int) -> None:
         f"1,000,000 blocks, aged:  {aged:10,.0f} steps/s, {aged / small:.2f} of 512 blocks ({session.counts['sweep']} sweeps, "
         f"{session.counts['eviction']:,} evictions)"
     )
+    report_transfers(rounds)
     print("where a step's time goes: " + ", ".join(f"{part} {share:.0%}" for part, share in time_by_part(trace)[:10]))
+
+
+def report_transfers(rounds: int) -> None:
+    """Measure the trace of transfers, and what a transfer costs beside another step."""
+    trace = load(TRANSFERS)
+    checked = median(lambda: measure_steps(trace, False)[0], rounds)
+    compared = median(lambda: measure_steps(trace, True)[0], rounds)
+    print(f"trace {TRANSFERS.hash[:12]}: {mix_of(trace)}")
+    print(f"transfers: structure, provenance, order:      {checked:10,.0f} steps/s")
+    print(f"transfers: and every output compared:         {compared:10,.0f} steps/s")
+    print("where its time goes: " + ", ".join(f"{part} {share:.0%}" for part, share in time_by_part(trace)[:10]))
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
-"""The benchmark trace: made once by the heavy profile, kept in the repository by its hash.
+"""The benchmark traces: made once by a heavy profile, kept in the repository by their hash.
 
 512 blocks of 16 tokens, at least 8 live requests after the warm-up, a mean context of at least 256 tokens, every launch with
 four rows or more. A row needs a ``Schedule``, a launch a ``Launch`` and a ``Retire``: launches of four rows can be at most one
-step in six, and here they are nearly that. It holds executed operations only.
+step in six, and here they are nearly that. They hold executed operations only. In the trace of transfers at least a fifth of
+the operations begin a transfer that moves something, end it or break it.
 """
 
 from __future__ import annotations
@@ -14,24 +15,60 @@ from pathlib import Path
 from random import Random
 
 from kvsan.fuzz.generate import Generator
-from kvsan.fuzz.profiles import FEATURES, HEAVY
+from kvsan.fuzz.profiles import FEATURES, HEAVY, HEAVY_ASYNC, Profile
 from kvsan.fuzz.replay import open_session
 from kvsan.harness import trace as traces
 from kvsan.harness.configuration import Configuration
-from kvsan.harness.operations import Launch, Operation, Outcome, Retire, Submit
+from kvsan.harness.operations import (
+    Complete,
+    Fail,
+    Launch,
+    Load,
+    Offload,
+    Operation,
+    Outcome,
+    Retire,
+    Submit,
+    Tear,
+)
+from kvsan.harness.session import Session
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import UsageError
 from kvsan.models_under_test.paged import make_target
 
-TRACE_HASH = "dbe00008c1f78e212205083517f2af654723431447e5a72325f04206600b53c5"
-CONFIGURATION = Configuration(num_units=512, block_size=16)
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A trace on file: the profile that it was drawn from, where it runs, and its hash."""
+
+    profile: Profile
+    configuration: Configuration
+    hash: str
+
+
+STEPS = Benchmark(
+    HEAVY,
+    Configuration(num_units=512, block_size=16),
+    "dbe00008c1f78e212205083517f2af654723431447e5a72325f04206600b53c5",
+)
+TRANSFERS = Benchmark(
+    HEAVY_ASYNC,
+    Configuration(
+        num_units=512,
+        block_size=16,
+        options=(("chunk_blocks", 2), ("host_units", 512), ("store_chunks", 256), ("stores", "disk,remote")),
+    ),
+    "35ee4409836739d1fb3c5176a4be568f47c6e149d7bc9235df3faf6784e38602",
+)
+BENCHMARKS = {one.profile.name: one for one in (STEPS, TRANSFERS)}
 _WARM_UP = 500
 _ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What a trace is made of; ``context_tokens`` is the mean of what a row reads."""
+    """What a trace is made of; ``context_tokens`` is the mean of what a row reads, ``transfer_share`` as at the head."""
 
     steps: int
     least_live: int
@@ -39,30 +76,50 @@ class Mix:
     launch_share: float
     rows_per_launch: float
     four_rows_share: float
+    transfer_share: float
 
 
-def make(seed: int, steps: int) -> Trace:
-    """Draw a trace of executed operations."""
-    session = open_session(make_target, CONFIGURATION, numbers=False)
-    generator = Generator(session, HEAVY, Random(f"benchmark:{seed}"), frozenset(FEATURES) - {"media"})
+def make(benchmark: Benchmark, seed: int, steps: int) -> Trace:
+    """Draw a trace of executed operations that move something; a little shorter than ``steps``."""
+    session = open_session(make_target, benchmark.configuration, numbers=False)
+    random = Random(f"benchmark:{seed}")
+    generator = Generator(session, benchmark.profile, random, frozenset(FEATURES) - {"media"})
     operations: list[Operation] = []
     while session.steps < steps:
         operation = generator.next()
         if isinstance(operation, Launch) and len(session.batch) < _ROWS:
             continue  # wait until the batch is large enough
-        if session.step(operation):
+        if session.step(operation) and not _in_vain(session, operation):
             operations.append(operation)
-    return Trace(CONFIGURATION, tuple(operations))
+    return _executed(Trace(benchmark.configuration, tuple(operations)))
+
+
+def _in_vain(session: Session, operation: Operation) -> bool:
+    """Whether an offload or a load had nothing to move, or a notice came again."""
+    facts = session.step_facts
+    return isinstance(operation, Offload | Load | Complete) and facts.begun is None and facts.completed is None
+
+
+def _executed(trace: Trace) -> Trace:
+    """Leave out what is skipped since the operations that were in vain are gone."""
+    while True:
+        session = open_session(make_target, trace.configuration, numbers=False)
+        executed = tuple(operation for operation in trace.operations if session.step(operation))
+        if len(executed) == len(trace.operations):
+            return trace
+        trace = Trace(trace.configuration, executed)
 
 
 def mix_of(trace: Trace) -> Mix:
     """Run a trace and describe it; UsageError if an operation is skipped."""
     session = open_session(make_target, trace.configuration, numbers=False)
-    live, rows = [], []
+    live, rows, transfers = [], [], 0
     for operation in trace.operations:
         if not session.step(operation):
             raise UsageError(f"the benchmark trace skips {operation}; make it again")
         live.append(len(session.requests))
+        facts = session.step_facts
+        transfers += facts.begun is not None or facts.completed is not None or isinstance(operation, Fail | Tear)
         if isinstance(operation, Launch):
             rows.append(len(session.in_flight[operation.b].payload.rows))  # type: ignore[union-attr]
     return Mix(
@@ -72,15 +129,16 @@ def mix_of(trace: Trace) -> Mix:
         len(rows) / len(trace.operations),
         sum(rows) / len(rows),
         sum(count >= 4 for count in rows) / len(rows),
+        transfers / len(trace.operations),
     )
 
 
-def load() -> Trace:
+def load(benchmark: Benchmark = STEPS) -> Trace:
     """Read the trace that this repository names by its hash; UsageError if it is another."""
-    text = resources.files("kvsan.ci").joinpath(f"traces/heavy-{TRACE_HASH[:12]}.json").read_text()
-    trace = traces.loads(text, "benchmark trace").trace
-    if traces.canonical_hash(trace) != TRACE_HASH:
-        raise UsageError(f"benchmark trace: expected hash {TRACE_HASH[:12]}, got {traces.canonical_hash(trace)[:12]}")
+    name = f"traces/{benchmark.profile.name}-{benchmark.hash[:12]}.json"
+    trace = traces.loads(resources.files("kvsan.ci").joinpath(name).read_text(), "benchmark trace").trace
+    if traces.canonical_hash(trace) != benchmark.hash:
+        raise UsageError(f"benchmark trace: expected hash {benchmark.hash[:12]}, got {traces.canonical_hash(trace)[:12]}")
     return trace
 
 
@@ -104,18 +162,19 @@ def _rename(operation: Operation, suffix: str) -> Operation:
 
 
 def main() -> None:
-    """Make the trace again; prints its mix and the hash to put into ``TRACE_HASH``."""
+    """Make a trace again; prints its mix and the hash to put into its ``Benchmark``."""
     parser = argparse.ArgumentParser(description=__doc__, epilog="example: python -m kvsan.ci.benchmark_trace --seed 6")
-    parser.add_argument("--seed", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--benchmark", choices=BENCHMARKS, default="heavy")
+    parser.add_argument("--seed", type=int, default=6, help="6 was used for heavy, 1 for heavy-async")
+    parser.add_argument("--steps", type=int, default=10_000, help="10,000 for heavy, 12,500 for heavy-async")
     parser.add_argument("--out", type=Path, help="folder to write the trace to; without it, only the mix is printed")
     arguments = parser.parse_args()
-    trace = make(arguments.seed, arguments.steps)
+    trace = make(BENCHMARKS[arguments.benchmark], arguments.seed, arguments.steps)
     digest = traces.canonical_hash(trace)
     print(mix_of(trace))
     print(digest)
     if arguments.out:
-        traces.write(arguments.out / f"heavy-{digest[:12]}.json", trace)
+        traces.write(arguments.out / f"{arguments.benchmark}-{digest[:12]}.json", trace)
 
 
 if __name__ == "__main__":

@@ -170,6 +170,16 @@ ASYNC = Profile(
 )  # fmt: skip
 """Transfers between tiers, their faults, and two launches in flight."""
 
+HEAVY_ASYNC = replace(
+    HEAVY,
+    name="heavy-async",
+    weights={**HEAVY.weights,
+       "Submit": 1.4, "Schedule": 8.0, "Finish": 0.4, "Advance": 1.0, "Offload": 7.0, "Load": 6.0, "Complete": 8.0, "Fail": 0.1, "Tear": 0.1,
+       "Spoil": 0.05},
+    live_requests=(20,),
+)  # fmt: skip
+"""Both at once: what the benchmark of transfers is drawn from."""
+
 
 def small_scope(profile: Profile) -> Profile:
     """Make a profile whose pools, prompts and runs are as small as they can be and still do something.
@@ -206,7 +216,7 @@ def tiny_scope(profile: Profile) -> Profile:
     )
 
 
-PROFILES: dict[str, Profile] = {profile.name: profile for profile in (DEFAULT, HEAVY, ASYNC)}
+PROFILES: dict[str, Profile] = {profile.name: profile for profile in (DEFAULT, HEAVY, ASYNC, HEAVY_ASYNC)}
 
 
 def profile_named(name: str) -> Profile:

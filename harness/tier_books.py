@@ -37,6 +37,7 @@ class TierBooks:
         self.in_flight: dict[str, Transfer] = {}
         self.meanings: dict[str, Meaning] = {}
         self.given: dict[tuple[str, str], bytes] = {}
+        self._keys: dict[tuple[bytes, str], list[str]] = {}
         self._mask = group_mask(0)
 
     def content(self, request: Expected, block: int) -> IntArray:
@@ -47,7 +48,15 @@ class TierBooks:
     def claim(self, request: Expected, chunk: Chunk) -> tuple[Meaning, Meaning]:
         """Give what a request has in a chunk, and what the chunk's key stands for."""
         own = Meaning(self.content(request, chunk.block), request.salt, request.r, chunk.block)
-        return own, self.meanings.setdefault(chunk.key, own)
+        known = self.meanings.get(chunk.key)
+        if known is None:
+            known = self.meanings[chunk.key] = own
+            self._keys.setdefault((own.identity.tobytes(), own.salt), []).append(chunk.key)
+        return own, known
+
+    def keys_of(self, request: Expected, block: int) -> list[str]:
+        """Keys that stand for what a request has in the chunk that begins at a block, for its tenant."""
+        return self._keys.get((self.content(request, block).tobytes(), request.salt), [])
 
     def keys_in(self, tier: str) -> list[str]:
         """Keys that a tier's index knows, in any state."""

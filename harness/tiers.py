@@ -90,6 +90,9 @@ class TierView(Protocol):
     def tiers(self) -> Sequence[str]:
         """Names of the tiers, ``host`` first."""
 
+    def entry(self, tier: str, key: str) -> TierEntry | None:
+        """What the index of a tier knows of one chunk, in any state; None if it does not know it."""
+
     def entries(self, tier: str) -> Collection[TierEntry]:
         """Every chunk that the index of a tier knows, in any state."""
 

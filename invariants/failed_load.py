@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.step import Step
-from kvsan.harness.tiers import HOST_TIER
 
 
 class FailedLoad(Invariant):
@@ -41,8 +40,6 @@ class FailedLoad(Invariant):
                     "published", f"unit {unit} has a hash although {transfer.t}, which wrote it, has failed"
                 )
         for tier, key in transfer.refused:
-            for entry in tiers.view.entries(tier):
-                if tier != HOST_TIER and entry.key == key and entry.ready and not entry.pins:
-                    raise self.violated(
-                        "offered again", f"{tier} would not give chunk {key[:12]}, and it is still offered"
-                    )
+            entry = tiers.view.entry(tier, key)
+            if entry is not None and entry.ready and not entry.pins:
+                raise self.violated("offered again", f"{tier} would not give chunk {key[:12]}, and it is still offered")

@@ -44,10 +44,9 @@ class LostTierHits(Invariant):
         first = step.looked_up // size // blocks * blocks
         if first + blocks > full_blocks(len(request.life.tokens) - 1, size):
             return
-        wanted = tiers.content(request, first).tobytes()
-        for entry in tiers.view.entries(HOST_TIER):
-            meaning = tiers.meanings.get(entry.key)
-            if entry.ready and meaning and meaning.salt == request.salt and meaning.identity.tobytes() == wanted:
+        for key in tiers.keys_of(request, first):
+            entry = tiers.view.entry(HOST_TIER, key)
+            if entry is not None and entry.ready:
                 raise self.violated(
                     "refused",
                     f"{request.r} was refused a load although the host has its chunk of blocks {first} and on",

@@ -36,9 +36,8 @@ class OffloadComplete(Invariant):
             return
         assert tiers is not None
         request, blocks = transfer.request, self.traits.chunk_blocks
-        there = {tiers.meanings[key].identity.tobytes() for key in tiers.keys_in(HOST_TIER) if key in tiers.meanings}
         for chunk in range(full_blocks(request.retired, self.traits.block_size) // blocks):
-            if tiers.content(request, chunk * blocks).tobytes() not in there:
+            if not any(tiers.view.entry(HOST_TIER, key) for key in tiers.keys_of(request, chunk * blocks)):
                 raise self.violated(
                     "left out",
                     f"{transfer.t} offloads {request.r}, but not its chunk of blocks {chunk * blocks} and on",

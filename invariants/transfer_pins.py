@@ -51,15 +51,16 @@ class TransferPins(Invariant):
     def _check_indexes(self) -> None:
         tiers = self.books.tiers
         assert tiers is not None
-        known = {tier: {entry.key: entry.units for entry in tiers.view.entries(tier)} for tier in tiers.view.tiers()}
+        entry = tiers.view.entry
         for transfer in tiers.in_flight.values():
             for chunk in transfer.chunks:
-                if known[HOST_TIER].get(chunk.key) != chunk.units:
+                in_host = entry(HOST_TIER, chunk.key)
+                if in_host is None or in_host.units != chunk.units:
                     raise self.violated(
                         "evicted",
                         f"{transfer.t} is in flight, and the host no longer has its chunk in units {chunk.units}",
                     )
-                if chunk.key not in known[chunk.tier]:
+                if chunk.tier != HOST_TIER and entry(chunk.tier, chunk.key) is None:
                     raise self.violated(
                         "evicted", f"{transfer.t} is in flight, and its chunk is no longer in {chunk.tier}"
                     )

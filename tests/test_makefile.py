@@ -22,13 +22,23 @@ def checkout(folder: Path, **exit_codes: int) -> Path:
         said = CLOSING_LINE if name == "pytest" else f"{name} $*"
         (tools / name).write_text(f'#!/bin/sh\necho "{said}"\nexit {exit_codes.get(name, 0)}\n')
         (tools / name).chmod(0o755)
+    stand_in(folder, "redis-server", "exit 0")
     for stamp in (".dev-installed", ".engines-installed"):
         (folder / ".venv" / stamp).touch()
     return folder
 
 
-def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def stand_in(folder: Path, name: str, script: str) -> None:
+    """Put a command into the folder that ``run`` looks into first."""
+    path = folder / "commands" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def run(folder: Path, *command: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    environment |= {"PATH": f"{folder / 'commands'}:{path or os.environ['PATH']}", "CI_RETRY_S": "0"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
 
 
@@ -41,6 +51,32 @@ def test_good_run_ends_with_the_line_of_pytest(tmp_path: Path) -> None:
 def test_a_tool_that_fails_fails_the_run(tool: str, code: int, tmp_path: Path) -> None:
     done = run(checkout(tmp_path, **{tool: code}), "bash", ".ci/run")
     assert done.returncode != 0
+
+
+def without_redis(folder: Path) -> tuple[Path, str]:
+    """A checkout on a machine that has what the script itself needs, and no server."""
+    checkout(folder)
+    (folder / "commands" / "redis-server").unlink()
+    few = folder / "few"
+    few.mkdir()
+    for tool in ("bash", "sh", "dirname", "make", "sleep", "cat", "env", "mkdir", "ln", "awk", "touch", "chmod"):
+        (few / tool).symlink_to(shutil.which(tool) or tool)
+    return folder, str(few)
+
+
+def test_a_machine_without_redis_gets_one_before_the_tests(tmp_path: Path) -> None:
+    folder, few = without_redis(tmp_path)
+    stand_in(folder, "apt-get", f'echo "$*" >> {folder}/asked')
+    done = run(folder, "bash", ".ci/run", path=few)
+    assert (folder / "asked").read_text().splitlines()[-1] == "install -y --no-install-recommends redis-server"
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, CLOSING_LINE)
+
+
+def test_redis_that_cannot_be_installed_fails_the_run(tmp_path: Path) -> None:
+    folder, few = without_redis(tmp_path)
+    stand_in(folder, "apt-get", "exit 100")
+    done = run(folder, "bash", ".ci/run", path=few)
+    assert (done.returncode, done.stderr) == (1, ".ci/run: redis-server could not be installed\n")
 
 
 def test_newer_pyproject_installs_again(tmp_path: Path) -> None:

@@ -319,6 +319,10 @@ class Tiering:
         """Names of the tiers."""
         return tuple(self.indexes)
 
+    def entry(self, tier: str, key: str) -> TierEntry | None:
+        """What a tier's index knows of one chunk."""
+        return self.indexes[tier].entry(key)
+
     def entries(self, tier: str) -> Sequence[TierEntry]:
         """Everything that a tier's index knows."""
         return tuple(self.indexes[tier].entries())

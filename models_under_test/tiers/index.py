@@ -175,11 +175,14 @@ class ChunkIndex:
 
     # -- testimony
 
+    def entry(self, key: str) -> TierEntry | None:
+        """One chunk, in any state."""
+        chunk = self._chunks.get(key)
+        return None if chunk is None else TierEntry(key, self._units(chunk.place), chunk.ready, chunk.pins)
+
     def entries(self) -> Collection[TierEntry]:
         """Every chunk, in any state."""
-        return [
-            TierEntry(key, self._units(chunk.place), chunk.ready, chunk.pins) for key, chunk in self._chunks.items()
-        ]
+        return [entry for key in self._chunks if (entry := self.entry(key)) is not None]
 
     def free_places(self) -> int:
         """Places that hold nothing."""

@@ -51,6 +51,9 @@ class TierIndex(Protocol):
     def reset(self) -> bool:
         """Forget every chunk; False and no change while one is pinned or being written."""
 
+    def entry(self, key: str) -> TierEntry | None:
+        """What it knows of one chunk, in any state; None if it does not know it."""
+
     def entries(self) -> Collection[TierEntry]:
         """Every chunk that it knows."""
 

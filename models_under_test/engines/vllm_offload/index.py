@@ -105,6 +105,10 @@ class VllmOffloadIndex:
             self._begin()
         return True
 
+    def entry(self, key: str) -> TierEntry | None:
+        """One chunk as the manager holds it."""
+        return next((entry for entry in self.entries() if entry.key == key), None)
+
     def entries(self) -> Collection[TierEntry]:
         """Every chunk that the manager holds, read from its own tables."""
         return [
