@@ -8,7 +8,7 @@ BUDGET ?= 60s
 
 FOLDERS := gpu_kernels harness invariants models_under_test fuzz ci cli
 BIN := .venv/bin
-SMALL_RELEASE := 0.9.2
+SMALL_RELEASES := 0.9.2 0.11.2
 RELEASES := 0.8.5 0.9.2 0.10.2 0.11.2 0.12.0 0.14.1 0.17.1 0.20.2 0.22.1 0.23.0 0.24.0 0.32.0
 DEV := .venv/.dev-installed
 ENGINES := .venv/.engines-installed
@@ -27,7 +27,7 @@ kernels: $(DEV)  ## compile every kernel for every GPU target, without a GPU
 	$(BIN)/kvsan kernels compile
 
 test: $(ENGINES) lint kernels  ## what CI runs: lint, types, the compile gate, and every test that is neither slow nor needs a GPU
-	$(BIN)/kvsan engines add vllm==$(SMALL_RELEASE)
+	$(BIN)/kvsan engines add $(SMALL_RELEASES:%=vllm==%)
 	$(BIN)/pytest -n 2 -m "not slow and not gpu"
 
 test-engines: $(ENGINES)  ## tests against real engines' releases, all of them

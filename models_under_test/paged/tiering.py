@@ -56,6 +56,7 @@ class Tiering:
         self.indexes = tiers.indexes()
         self.stores = tiers.stores()
         self.host = self.indexes[HOST_TIER]
+        self.emptied = tiers.emptied()
         self.moves: dict[str, Move] = {}
 
     # -- down
@@ -75,7 +76,7 @@ class Tiering:
         return [self.manager.keys.digest(blocks[chunk * size + size - 1]) for chunk in range(chunks)]
 
     def _to_host(self, t: str, request: PagedRequest, keys: list[str]) -> Offloading | None:
-        prepared = self.host.prepare_store(keys, keys)
+        prepared = self.host.prepare_store(keys)
         if prepared is None or not prepared.keys:
             self.host.touch(keys)
             return None
@@ -106,7 +107,7 @@ class Tiering:
         prepared = index.prepare_store([key for key in keys if self.host.lookup(key)], keys)
         if prepared is None or not prepared.keys:
             return None
-        self._delete_evicted(tier, prepared.evicted)
+        self._forget(tier, prepared.evicted)
         units = self._pin(self.host, prepared.keys)
         chunks = [
             Chunk(key, keys.index(key) * self.chunk_blocks, pages, tier)
@@ -114,9 +115,6 @@ class Tiering:
         ]
         self.moves[t] = Move(request, tier, chunks)
         return Offloading(chunks, [self._put(chunk) for chunk in chunks])
-
-    def _delete_evicted(self, tier: str, keys: Sequence[str]) -> None:
-        self._forget(tier, keys)
 
     def _put(self, chunk: Chunk) -> Put:
         return Put(chunk.tier, chunk.key, chunk.units, chunk.tier)
@@ -300,11 +298,11 @@ class Tiering:
             self.stores[tier].delete(key)
 
     def reset(self) -> bool:
-        """Empty every tier, or none while something is in flight."""
-        if self.moves:
+        """Empty every tier that a reset reaches, or none while something is in flight."""
+        if self.moves and self.emptied:
             return False
-        for tier, index in self.indexes.items():
-            index.reset()
+        for tier in self.emptied:
+            self.indexes[tier].reset()
             if tier != HOST_TIER:
                 self._forget(tier, list(self.stores[tier].keys()))
         return True

@@ -38,8 +38,8 @@ class TierIndex(Protocol):
     def prepare_store(self, keys: Sequence[str], protected: Collection[str] = ()) -> Prepared | None:
         """Make room for chunks and take note that they are being written; None and no change if there is no room.
 
-        Keys that are there already, written or being written, are passed over. Pinned chunks, chunks being written and
-        ``protected`` ones are never evicted; what is evicted is gone from the index at once.
+        Keys that are there already, written or being written, are passed over, and do not make room for the others.
+        Pinned chunks, chunks being written and ``protected`` ones are never evicted; what is evicted is gone at once.
         """
 
     def complete_store(self, keys: Sequence[str], success: bool) -> None:
