@@ -1,6 +1,6 @@
 """A load that is possible is granted.
 
-Statement (trait ``loads_progress``): where the host has the chunk behind the blocks that the device has, the last token need
+Statement (trait ``loads_hits``): where the host has the chunk behind the blocks that the device has, the last token need
 not come from it, and the whole prompt fits into what is free, a load is not refused.
 
 Why: lost hits corrupt nothing and cost everything that the tier was built for.
@@ -29,7 +29,7 @@ class LostTierHits(Invariant):
 
     def applies(self) -> bool:
         """Only where it is promised."""
-        return self.books.tiers is not None and self.traits.loads_progress
+        return self.books.tiers is not None and self.traits.loads_hits
 
     def after_step(self, step: Step) -> None:
         """Judge a refused load."""

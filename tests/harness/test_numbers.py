@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from kvsan.gpu_kernels.formats import FORMATS
 from kvsan.gpu_kernels.host import HostCache, HostKernels
 from kvsan.gpu_kernels.interface import KERNEL_BUGS, Attention, KernelBug
 from kvsan.gpu_kernels.reference import shared_query_attention
+from kvsan.gpu_kernels.triton_kernels import TritonKernels
 from kvsan.harness.comparison import random_bound, random_queries, score_range
 from kvsan.harness.execution import BoundRow
 from kvsan.harness.numbers import Numbers
@@ -129,6 +131,35 @@ def test_copy_on_write_carries_the_bytes() -> None:
 
     row.table = np.array([20])
     assert causes(numbers, [row]) == set()
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_pages_come_back_from_a_store_bit_for_bit(dtype: str) -> None:
+    kernels = TritonKernels() if FORMATS[dtype].quantised else HostKernels()
+    numbers = Numbers(8, BLOCK_SIZE, dtype, kernels, q_heads=2)
+    row = make_row("r1", [6, 2], 0, 8)
+    numbers.launch([row], 0)
+
+    data = numbers.store_pages([6, 2])
+    numbers.restore_pages([1, 7], data, 8)
+
+    row.table = np.array([1, 7])
+    assert causes(numbers, [row]) == set()
+    assert numbers.store_pages([1, 7]) == data
+
+
+def test_half_a_page_comes_back_as_half() -> None:
+    numbers = Numbers(8, BLOCK_SIZE)
+    row = make_row("r1", [6, 2], 0, 8)
+    numbers.launch([row], 0)
+
+    numbers.restore_pages([1, 7], numbers.store_pages([6, 2]), 3)
+
+    row.table = np.array([1, 7])
+    row.start, row.stop = 2, 3
+    assert causes(numbers, [row]) == set()
+    advance(row, 4)
+    assert "key-bytes" in causes(numbers, [row])
 
 
 def test_zeroed_slots_are_found_as_zeros() -> None:
