@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from kvsan.fuzz.profiles import ASYNC
 from kvsan.harness.configuration import HOST, Configuration
 from kvsan.harness.operations import (
     Abort,
+    Advance,
+    Capture,
+    Complete,
     Fail,
     Finish,
     Fork,
@@ -17,6 +21,7 @@ from kvsan.harness.operations import (
     Operation,
     Outcome,
     Preempt,
+    Replay,
     ResetPrefixCache,
     Retire,
     Schedule,
@@ -25,6 +30,7 @@ from kvsan.harness.operations import (
     Submit,
     Tear,
 )
+from kvsan.harness.registry import takes_reference_options
 from kvsan.harness.tiers import HOST_TIER
 
 Operations = tuple[Operation, ...]
@@ -53,6 +59,11 @@ def simpler_operations(operation: Operation) -> Iterator[Operation]:
         yield from _simpler_retires(operation)
     elif isinstance(operation, Abort | Preempt):
         yield Finish(operation.r)
+    elif isinstance(operation, Capture):
+        for rows in smaller(operation.rows, 1):
+            yield replace(operation, rows=rows)
+    elif isinstance(operation, Replay):
+        yield Launch(operation.b)
     else:
         yield from _simpler_transfers(operation)
 
@@ -219,6 +230,17 @@ def cache_resets(operations: Operations) -> Iterator[Operations]:
                 yield (*operations[:start], ResetPrefixCache(), *operations[stop:])
 
 
+def tier_resets(configuration: Configuration, operations: Operations) -> Iterator[tuple[Configuration, Operations]]:
+    """The same where there are tiers: a reset that leaves those which the trace still needs."""
+    if takes_reference_options(configuration.target) and any(isinstance(one, Offload) for one in operations):
+        options = dict(configuration.options)
+        for reach in dict(ASYNC.options)["reset_reaches"]:
+            if options.get("reset_reaches") != reach:
+                other = replace(configuration, options=tuple(sorted((options | {"reset_reaches": reach}).items())))
+                for shorter in cache_resets(operations):
+                    yield other, shorter
+
+
 def with_other_prompts(operations: Operations) -> Iterator[Operations]:
     """One operation less, and the prompt of its request a token longer or shorter."""
     for position, dropped in enumerate(operations):
@@ -240,11 +262,23 @@ def shorter_ways(operations: Operations) -> Iterator[Operations]:
             yield _prefilled(operations, position, one)
         elif isinstance(one, Fork):
             yield _unforked(operations, one)
+        elif isinstance(one, Tear | Complete):
+            yield from _moved_on(operations, position)
     submits = [one for one in operations if isinstance(one, Submit)]
     for number, second in enumerate(submits):
         for first in submits[:number]:
             yield _preempted(operations, first, second)
             yield _forked(operations, first, second)
+    transfers = list(dict.fromkeys(t for one in operations if (t := getattr(one, "t", ""))))
+    for number, later in enumerate(transfers):
+        for earlier in transfers[:number]:
+            yield tuple(replace(one, t=earlier) if getattr(one, "t", "") == later else one for one in operations)  # type: ignore[arg-type]
+
+
+def _moved_on(operations: Operations, position: int) -> Iterator[Operations]:
+    """A transfer gets on by one piece, and nobody hears of it. A store's stream has the store's name."""
+    for tier in dict.fromkeys(one.tier for one in operations if isinstance(one, Offload) and one.tier != HOST_TIER):
+        yield (*operations[:position], Advance(tier), *operations[position + 1 :])
 
 
 def _prefilled(operations: Operations, position: int, load: Schedule) -> Operations:
@@ -337,8 +371,8 @@ def late_submits(operations: Operations) -> Operations:
 
 
 def renamed(operations: Sequence[Operation]) -> Operations:
-    """Requests are r1, r2, ..., launches b1, b2, ... and transfers t1, t2, ... in the order in which they appear."""
-    names: dict[str, dict[str, str]] = {"r": {}, "b": {}, "t": {}}
+    """Requests are r1, r2, ..., launches b1, ..., transfers t1, ... and graphs g1, ... in the order in which they appear."""
+    names: dict[str, dict[str, str]] = {"r": {}, "b": {}, "t": {}, "g": {}}
 
     def new(letter: str, old: str) -> str:
         known = names[letter]
@@ -346,7 +380,7 @@ def renamed(operations: Sequence[Operation]) -> Operations:
 
     def one(operation: Operation) -> Operation:
         changes: dict[str, object] = {}
-        for name, letter in (("r", "r"), ("child", "r"), ("b", "b"), ("t", "t")):
+        for name, letter in (("r", "r"), ("child", "r"), ("b", "b"), ("t", "t"), ("g", "g")):
             if hasattr(operation, name):
                 changes[name] = new(letter, getattr(operation, name))
         if isinstance(operation, Retire):

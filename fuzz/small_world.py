@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 
-from kvsan.harness.configuration import Configuration
+from kvsan.fuzz.profiles import ASYNC
+from kvsan.harness.configuration import Configuration, OptionValue
 from kvsan.harness.operations import (
     Abort,
     Adapter,
     Cancel,
+    Capture,
     Complete,
     Fail,
     Finish,
@@ -29,6 +31,7 @@ from kvsan.harness.operations import (
     Operation,
     Outcome,
     Preempt,
+    Replay,
     ResetPrefixCache,
     Restart,
     Retire,
@@ -38,11 +41,13 @@ from kvsan.harness.operations import (
     Submit,
     Tear,
 )
+from kvsan.harness.registry import takes_reference_options
 from kvsan.harness.tiers import HOST_TIER
 
 _ALWAYS = ("Submit", "Schedule", "Schedule", "Schedule", "Launch")
 _SOMETIMES = ("Finish", "Abort", "Preempt", "Fork", "Cancel", "Lookup", "Landed", "ResetPrefixCache")
 
+_PREPARED = 0.7
 _TRANSFERS = ("Offload", "Load", "Complete", "Fail", "Tear", "Spoil", "Restart")
 
 _OF_ONE_REQUEST: dict[str, Callable[[str], Operation]] = {
@@ -72,17 +77,27 @@ class SmallWorld:
         self._outcomes = any(isinstance(one, Retire) and one.outcome for one in like)
         self._present = {type(one).__name__ for one in like}
         self._faults = [one for one in like if isinstance(one, Spoil | Restart)]
+        self._has_faults = not {"Tear", "Spoil", "Restart"}.isdisjoint(self._present)
+        self._graphs = list(dict.fromkeys(one for one in like if isinstance(one, Capture)))[:2]
         self._tiers = sorted({one.tier for one in like if isinstance(one, Offload)}) or [HOST_TIER]
+        self._resets = dict(ASYNC.options)["reset_reaches"] if takes_reference_options(configuration.target) else ()
         self._kinds: list[str] = []
-        self._pool_tokens = 1
+        self._pool_tokens = self._chunk_tokens = 1
+        self._reach: OptionValue = ""
 
     def traces(self) -> Iterator[tuple[Configuration, tuple[Operation, ...]]]:
         """Draw for ever."""
         while True:
             self._kinds = [*_ALWAYS, *(kind for kind in _SOMETIMES if self._random.random() < self._share(kind))]
-            self._kinds += [kind for kind in _TRANSFERS if kind in self._present]
+            self._kinds += [
+                kind for kind in _TRANSFERS if kind in self._present or (kind == "Fail" and self._has_faults)
+            ]
+            self._kinds += ["Replay"] * 3 if self._graphs else []
             configuration = self._draw_configuration()
             self._pool_tokens = (configuration.num_units - 1) * configuration.block_size
+            chunk_blocks = configuration.option("chunk_blocks", 1)
+            assert isinstance(chunk_blocks, int)
+            self._chunk_tokens = chunk_blocks * configuration.block_size
             yield configuration, tuple(self._draw_operations())
 
     def _share(self, kind: str) -> float:
@@ -93,7 +108,21 @@ class SmallWorld:
         random = self._random
         num_units = min(self._configuration.num_units, random.choice((2, 3, 4, 5, 6, 7, 9)))
         block_size = min(self._configuration.block_size, random.choice((1, 1, 2, 3)))
-        return replace(self._configuration, num_units=num_units, block_size=block_size)
+        options = self._draw_tiers() if "Offload" in self._present and self._resets else self._configuration.options
+        return replace(self._configuration, num_units=num_units, block_size=block_size, options=options)
+
+    def _draw_tiers(self) -> tuple[tuple[str, OptionValue], ...]:
+        """Small tiers, and a reset that leaves some of them full: the shortest way to a load."""
+        random = self._random
+        options = dict(self._configuration.options)
+        chunk_blocks = options.get("chunk_blocks", 1)
+        assert isinstance(chunk_blocks, int)
+        options["chunk_blocks"] = chunk_blocks = min(chunk_blocks, random.choice((1, 1, 2, 3)))
+        options["host_units"] = chunk_blocks * random.choice((1, 2, 3))
+        options["store_chunks"] = random.choice((1, 2, 3))
+        last = 1 if "Load" in self._present and random.random() < _PREPARED else 0
+        options["reset_reaches"] = self._reach = random.choice(self._resets[: len(self._resets) - last])
+        return tuple(sorted(options.items()))
 
     def _draw_operations(self) -> Iterator[Operation]:
         random = self._random
@@ -101,20 +130,68 @@ class SmallWorld:
         self._launches = 0
         self._unretired: list[str] = []
         self._transfers: list[str] = []
-        yield self._submit()
+        yield from self._graphs
+        if "Offload" in self._present and random.random() < _PREPARED:
+            yield from self._prepare()
+        else:
+            yield self._submit()
         for _ in range(12 if self._faults or "Offload" in self._present else 10):
             kind = random.choice(self._kinds)
             if kind == "Schedule":
                 yield self._schedule(random.choice(self._requests))
                 if random.random() < 0.7:
                     yield from self._launch()
-            elif kind == "Launch":
+            elif kind in ("Launch", "Replay"):
+                if kind == "Replay":
+                    yield from self._decode()
                 yield from self._launch()
             elif kind == "Submit":
                 yield self._submit()
                 yield self._schedule(self._requests[-1])
             else:
                 yield self._other(kind)
+
+    def _prepare(self) -> Iterator[Operation]:
+        """The first prompt goes down; where there are loads it is forgotten above the tier that it reached, and comes again."""
+        random = self._random
+        submit = self._submit()
+        first = submit.r
+        tokens = min(random.choice((1, 1, 2, 3)) * self._chunk_tokens, self._pool_tokens - 1)
+        yield replace(submit, prompt=((self._families[0], max(1, tokens)),))
+        yield Schedule(first, self._pool_tokens)
+        if random.random() < 0.3:
+            yield self._submit()
+            yield self._schedule(self._requests[-1])
+        yield from self._launch_and_retire()
+        stores = [tier for tier in self._tiers if tier != HOST_TIER]
+        for tier in [HOST_TIER, *(tier for tier in stores if self._reach == "host" or random.random() < 0.3)]:
+            t = self._fresh_transfer()
+            yield from (Offload(t, first, tier), Complete(t))
+        if "Load" in self._present:
+            yield from self._come_again(first)
+
+    def _come_again(self, first: str) -> Iterator[Operation]:
+        random = self._random
+        yield ResetPrefixCache()
+        if random.random() < 0.2:  # and its blocks are still written
+            self._launches += 1
+            self._unretired.append(f"b{self._launches}")
+            yield from (Schedule(first, 1), Launch(self._unretired[-1]))
+        if random.random() < 0.8:
+            yield Preempt(first)
+        if random.random() < 0.2:  # so that the device has a part of it
+            yield Schedule(first, 1)
+            yield from self._launch_and_retire()
+            yield Preempt(first)
+        yield Load(self._fresh_transfer(), first)
+
+    def _launch_and_retire(self) -> Iterator[Operation]:
+        self._launches += 1
+        yield from (Launch(f"b{self._launches}"), Retire(f"b{self._launches}"))
+
+    def _fresh_transfer(self) -> str:
+        self._transfers.append(f"t{len(self._transfers) + 1}")
+        return self._transfers[-1]
 
     def _submit(self) -> Submit:
         random = self._random
@@ -134,10 +211,17 @@ class SmallWorld:
             r, random.choice((1, 1, 2, 3, self._pool_tokens, self._pool_tokens)), lookahead, external, delayed
         )
 
+    def _decode(self) -> Iterator[Operation]:
+        """A token more for one request or two, as a graph takes it."""
+        some = self._random.sample(self._requests, min(len(self._requests), self._random.choice((1, 2))))
+        yield from (Schedule(r, 1) for r in some)
+
     def _launch(self) -> Iterator[Operation]:
         random = self._random
         self._launches += 1
         self._unretired.append(f"b{self._launches}")
+        if self._graphs and random.random() < 0.6:  # a batch that does not fit is launched
+            yield Replay(self._unretired[-1], random.choice(self._graphs).g)
         yield Launch(self._unretired[-1])
         while self._unretired and random.random() < 0.8:
             yield Retire(self._unretired.pop(0), self._outcome())
@@ -166,10 +250,8 @@ class SmallWorld:
         if kind in ("Spoil", "Restart"):
             return self._random.choice([one for one in self._faults if type(one).__name__ == kind])
         if kind == "Offload" or not self._transfers:
-            self._transfers.append(f"t{len(self._transfers) + 1}")
-            return Offload(self._transfers[-1], r, self._random.choice(self._tiers))
+            return Offload(self._fresh_transfer(), r, self._random.choice(self._tiers))
         if kind == "Load":
-            self._transfers.append(f"t{len(self._transfers) + 1}")
-            return Load(self._transfers[-1], r)
+            return Load(self._fresh_transfer(), r)
         t = self._random.choice(self._transfers[-2:])
         return Fail(t) if kind == "Fail" else Tear(t) if kind == "Tear" else Complete(t)

@@ -9,11 +9,38 @@ import difflib
 
 from kvsan.harness.configuration import Configuration
 from kvsan.harness.verdict import UsageError
-from kvsan.models_under_test.mutants import counting, freeing, keys, publishing, sharing, slots, testimony
-from kvsan.models_under_test.mutants.base import Mutant
-from kvsan.models_under_test.paged import manager_arguments
+from kvsan.models_under_test.mutants import (
+    completions,
+    counting,
+    freeing,
+    indexes,
+    keys,
+    loads,
+    publishing,
+    sharing,
+    slots,
+    stores,
+    testimony,
+    tiers,
+    transfers,
+)
+from kvsan.models_under_test.mutants.base import Mutant, make_mutant
 
-MODULES = (sharing, counting, keys, publishing, freeing, slots, testimony)
+MODULES = (
+    sharing,
+    counting,
+    keys,
+    publishing,
+    freeing,
+    slots,
+    testimony,
+    transfers,
+    loads,
+    completions,
+    tiers,
+    indexes,
+    stores,
+)
 
 MUTANTS: dict[str, type[Mutant]] = {
     found.name: found
@@ -31,7 +58,7 @@ def make_target(configuration: Configuration) -> Mutant:
         close = difflib.get_close_matches(name, MUTANTS, n=3)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise UsageError(f"target {configuration.target}: no such mutant; {hint}expected one of {', '.join(MUTANTS)}")
-    return MUTANTS[name](**manager_arguments(configuration))
+    return make_mutant(MUTANTS[name], configuration)
 
 
 __all__ = ["MODULES", "MUTANTS", "Mutant", "make_target"]
