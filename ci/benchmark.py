@@ -17,15 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvsan.ci import plain_machine
-from kvsan.ci.benchmark_trace import STEPS, TRANSFERS, load, mix_of, renamed
-from kvsan.fuzz.replay import open_session
+from kvsan.ci.benchmark_trace import STEPS, TRANSFERS, load, mix_of, opened, renamed
 from kvsan.harness.clock import now_s
 from kvsan.harness.configuration import Configuration
 from kvsan.harness.launches import closing_operations
 from kvsan.harness.operations import Launch, Operation, Retire, Schedule, Submit
 from kvsan.harness.session import Session
 from kvsan.harness.trace import Trace
-from kvsan.models_under_test.paged import make_target
 
 _MILLION = 1_000_000
 _AGING_TOKENS = 4096
@@ -45,7 +43,7 @@ def timed(session: Session, operations: list[Operation]) -> float:
 
 def measure_steps(trace: Trace, numbers: bool) -> tuple[float, Session]:
     """Steps per second on the benchmark trace."""
-    session = open_session(make_target, trace.configuration, numbers=numbers)
+    session = opened(trace.configuration, numbers)
     seconds = timed(session, list(trace.operations))
     return session.steps / seconds, session
 
@@ -59,7 +57,7 @@ def rest(session: Session) -> None:
 def measure_pool(trace: Trace, num_units: int, passes: int, aged: bool) -> tuple[float, Session]:
     """Steps per second of ``passes`` repetitions of the trace in one session, sweeps included, construction excluded."""
     configuration = replace(trace.configuration, num_units=num_units)
-    session = open_session(make_target, configuration, numbers=False)
+    session = opened(configuration)
     if aged:
         age(session, configuration)
     seconds, before = 0.0, session.steps
@@ -85,7 +83,7 @@ def age(session: Session, configuration: Configuration) -> None:
 def time_by_part(trace: Trace) -> list[tuple[str, float]]:
     """Share of a step's time by the folder or module it is spent in, from the profiler (which slows small functions)."""
     profile = cProfile.Profile()
-    session = open_session(make_target, trace.configuration, numbers=False)
+    session = opened(trace.configuration)
     profile.enable()
     for operation in trace.operations:
         session.step(operation)

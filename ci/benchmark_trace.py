@@ -37,7 +37,6 @@ from kvsan.harness.verdict import UsageError
 from kvsan.models_under_test.paged import make_target
 
 
-
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """A trace on file: the profile that it was drawn from, where it runs, and its hash."""
@@ -79,9 +78,16 @@ class Mix:
     transfer_share: float
 
 
+def opened(configuration: Configuration, numbers: bool = False) -> Session:
+    """Open a session on the reference manager."""
+    session = open_session(make_target, configuration, numbers=numbers)
+    assert isinstance(session, Session)
+    return session
+
+
 def make(benchmark: Benchmark, seed: int, steps: int) -> Trace:
     """Draw a trace of executed operations that move something; a little shorter than ``steps``."""
-    session = open_session(make_target, benchmark.configuration, numbers=False)
+    session = opened(benchmark.configuration)
     random = Random(f"benchmark:{seed}")
     generator = Generator(session, benchmark.profile, random, frozenset(FEATURES) - {"media"})
     operations: list[Operation] = []
@@ -103,7 +109,7 @@ def _in_vain(session: Session, operation: Operation) -> bool:
 def _executed(trace: Trace) -> Trace:
     """Leave out what is skipped since the operations that were in vain are gone."""
     while True:
-        session = open_session(make_target, trace.configuration, numbers=False)
+        session = opened(trace.configuration)
         executed = tuple(operation for operation in trace.operations if session.step(operation))
         if len(executed) == len(trace.operations):
             return trace
@@ -112,7 +118,7 @@ def _executed(trace: Trace) -> Trace:
 
 def mix_of(trace: Trace) -> Mix:
     """Run a trace and describe it; UsageError if an operation is skipped."""
-    session = open_session(make_target, trace.configuration, numbers=False)
+    session = opened(trace.configuration)
     live, rows, transfers = [], [], 0
     for operation in trace.operations:
         if not session.step(operation):
@@ -138,7 +144,9 @@ def load(benchmark: Benchmark = STEPS) -> Trace:
     name = f"traces/{benchmark.profile.name}-{benchmark.hash[:12]}.json"
     trace = traces.loads(resources.files("kvsan.ci").joinpath(name).read_text(), "benchmark trace").trace
     if traces.canonical_hash(trace) != benchmark.hash:
-        raise UsageError(f"benchmark trace: expected hash {benchmark.hash[:12]}, got {traces.canonical_hash(trace)[:12]}")
+        raise UsageError(
+            f"benchmark trace: expected hash {benchmark.hash[:12]}, got {traces.canonical_hash(trace)[:12]}"
+        )
     return trace
 
 

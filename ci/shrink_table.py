@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from kvsan.fuzz.known import KnownFindings
-from kvsan.fuzz.profiles import DEFAULT
+from kvsan.fuzz.profiles import profile_named
 from kvsan.fuzz.search import Reporter, Search, SearchSettings
 from kvsan.fuzz.shrink import weight
 from kvsan.harness.clock import now_s
@@ -18,7 +18,7 @@ from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, Violation
 from kvsan.models_under_test.mutants import MUTANTS, make_target
 
-SEARCH_STEPS = 60_000
+SEARCH_STEPS = 200_000
 
 
 class _ShrinkClock(Reporter):
@@ -53,7 +53,8 @@ def measure(name: str, seeds: Iterable[int], steps: int = SEARCH_STEPS) -> Mutan
     row = MutantRow(name)
     for seed in seeds:
         clock = _ShrinkClock()
-        settings = SearchSettings(Configuration(f"mutant:{name}"), DEFAULT, seed=seed, steps=steps, numbers=0.0)
+        profile = profile_named(MUTANTS[name].profile)
+        settings = SearchSettings(Configuration(f"mutant:{name}"), profile, seed=seed, steps=steps, numbers=0.0)
         summary = Search(make_target, settings, KnownFindings(), clock).run()
         row.seeds += 1
         if summary.findings:

@@ -24,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
     """List and return the exit code."""
     from kvsan.harness.registry import available
     from kvsan.models_under_test.engines.cache import installed
+    from kvsan.models_under_test.graphs.mutants import MUTANTS as GRAPH_MUTANTS
     from kvsan.models_under_test.mutants import MUTANTS
 
     for name, description in available():
@@ -32,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
     for release in installed():
         print(f"  {release.engine}@{release.version}")
     print("\nseeded bugs, each of which a search must find:")
-    for name, mutant in sorted(MUTANTS.items()):
+    bugs: dict[str, type] = {f"mutant:{name}": mutant for name, mutant in sorted(MUTANTS.items())}
+    bugs |= {f"graphs-mutant:{name}": mutant for name, mutant in sorted(GRAPH_MUTANTS.items())}
+    for name, mutant in bugs.items():
         first_line = (mutant.__doc__ or "").strip().partition("\n")[0]
-        print(f"  mutant:{name:28}{first_line}")
+        print(f"  {name:44}{first_line}")
     return EXIT_CLEAN

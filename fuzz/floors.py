@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kvsan.harness.operations import OPERATIONS, Abort, Schedule
+from kvsan.harness.operations import EXCHANGES, OPERATIONS, Abort, Preempt, Schedule
+from kvsan.harness.pair_session import PairSession
+from kvsan.harness.session import Session
 from kvsan.harness.target import RequestState, SessionState, Traits
 
 _STEERED = {
@@ -28,6 +30,27 @@ _TRANSFER_EVENTS = {
 }
 
 
+_EXCHANGE_EVENTS = {
+    "launches in both pools",
+    "pull",
+    "pull between layouts",
+    "two pulls in flight",
+    "send while computing",
+    "receive refused",
+    "claim refused",
+    "release of the unknown",
+    "release of the released",
+    "release of the expired",
+    "release unread",
+    "expired",
+    "expiry refused",
+}
+
+
+_PULL_EVENTS = {"completion told twice", "preemption while loading", "transfer refused"}
+"""Events of transfers between tiers that pulls have too, besides ``_TRANSFER_EVENTS``."""
+
+
 class _Everything:
     """Implements ``kvsan.harness.target.PrefixIndex``: every block is published."""
 
@@ -39,9 +62,18 @@ class _Everything:
         return True
 
 
+def impossible_in(session: Session | PairSession) -> frozenset[str]:
+    """Events that the targets of a session rule out, all of them."""
+    possible_nowhere = frozenset.intersection(*(impossible_events(part.traits) for part in session.parts))
+    if session.exchange is None:
+        return possible_nowhere | _EXCHANGE_EVENTS | {kind.__name__ for kind in EXCHANGES}
+    missing = EXCHANGES.difference(*(part.traits.operations for part in session.parts))
+    return (possible_nowhere - _TRANSFER_EVENTS - _PULL_EVENTS) | {kind.__name__ for kind in missing}
+
+
 def impossible_events(traits: Traits) -> frozenset[str]:
-    """Events that a target's traits rule out."""
-    impossible = {kind.__name__ for kind in OPERATIONS} - {kind.__name__ for kind in traits.operations}
+    """Events that a target's traits rule out, of those that need no pair."""
+    impossible = {kind.__name__ for kind in frozenset(OPERATIONS) - EXCHANGES - traits.operations}
     if "Landed" in impossible or not _may(traits, Schedule("r", 1, external=traits.external_unit), in_flight=0):
         impossible.add("external load")
     if not _may(traits, Schedule("r", 1, external=traits.external_unit, delayed=True), in_flight=0):
@@ -51,8 +83,9 @@ def impossible_events(traits: Traits) -> frozenset[str]:
     if "Abort" in impossible or not _may(traits, Abort("r"), in_flight=1):
         impossible.add("abort in flight")
     impossible |= _impossible_transfers(traits)
+    impossible |= _impossible_replays(traits)
     if traits.max_in_flight < 2:
-        impossible.add("two launches in flight")
+        impossible |= {"two launches in flight", "two replays in flight"}
     if traits.max_drafts == 0:
         impossible.add("rejected draft")
     return frozenset(impossible | _impossible_hits(traits))
@@ -70,6 +103,18 @@ def _impossible_transfers(traits: Traits) -> set[str]:
         impossible.add("completion told twice")
     if not traits.preempts_loading:
         impossible.add("preemption while loading")
+    return impossible
+
+
+def _impossible_replays(traits: Traits) -> set[str]:
+    """Without a runner there is nothing to replay; a graph of one row has no padding, and a request must be able to go."""
+    impossible = set()
+    if not traits.graph_rows:
+        impossible |= {"Capture", "Replay", "two replays in flight", "replay with other rows"}
+    if traits.graph_rows < 2:
+        impossible.add("padded replay")
+    if not traits.graph_rows or Preempt not in traits.operations:
+        impossible.add("replay after preemption")
     return impossible
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from kvsan.fuzz.graph_draws import GraphDraws
 from kvsan.fuzz.profiles import FEATURES, Profile
 from kvsan.fuzz.transfer_draws import TransferDraws
 from kvsan.harness.expectation import Expected
@@ -50,26 +51,49 @@ def draw_features(random: Random, profile: Profile, without: frozenset[str] = fr
     return frozenset(f for f in FEATURES if random.random() < profile.keep_features) - without
 
 
-class Generator:
-    """Draws operations for one run of one session."""
+class Names:
+    """Symbolic ids that no operation of a run has had."""
 
-    def __init__(self, session: Session, profile: Profile, random: Random, features: frozenset[str]) -> None:
+    def __init__(self) -> None:
+        self._created = 0
+
+    def fresh(self, letter: str) -> str:
+        """Make a new one."""
+        self._created += 1
+        return f"{letter}{self._created}"
+
+
+class Generator:
+    """Draws operations for one run of one session.
+
+    ``fresh`` makes ids, where several generators draw for one run.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        profile: Profile,
+        random: Random,
+        features: frozenset[str],
+        fresh: Callable[[str], str] | None = None,
+    ) -> None:
         self.session = session
         self.profile = profile
         self.features = features
         self._draw = random.random
-        self._created = 0
+        self.fresh = fresh or Names().fresh
         self._turns: deque[Submit] = deque(maxlen=_TURNS_KEPT)
-        self._prompts: dict[str, Submit] = {}
-        self._max_live = random.choice(profile.live_requests)
+        self.prompts: dict[str, Submit] = {}
+        self.max_live = random.choice(profile.live_requests)
         self._chunk = random.choice(profile.chunks)
         traits = session.traits
         capacity = (traits.num_units - 1) * traits.block_size // len(traits.groups)
         self._segment = min(random.choice(profile.segment_tokens), max(2, capacity // 4))
         self._families = 1 + int(random.random() * profile.families)
-        self._prefixes = [self._new_segment() for _ in range(2)]
+        self._prefixes = [self.new_segment() for _ in range(2)]
         self._max_in_flight = traits.max_in_flight if "two in flight" in features else 1
-        self._transfers = TransferDraws(session, random, self._fresh, self._submit_again)
+        self._transfers = TransferDraws(session, random, self.fresh, self._submit_again)
+        self._graphs = GraphDraws(session, random, self.fresh, self._retire, self._schedule)
         self._kinds, self._cumulative = self._draw_weights(random)
 
     def _draw_weights(self, random: Random) -> tuple[list[Callable[[], Operation]], list[float]]:
@@ -88,9 +112,10 @@ class Generator:
             "Landed": self._landed,
             "ResetPrefixCache": ResetPrefixCache,
             **self._transfers.builders(),
+            **self._graphs.builders(),
         }
         off = {name for name in _SWITCHABLE if random.random() < 0.25}
-        if self.session.traits.tiers:
+        if self.session.traits.tiers or self.session.exchange:
             off |= {name for name in _SWITCHABLE_FAULTS if random.random() < 0.25}
         if "fork" not in self.features:
             off.add("Fork")
@@ -112,13 +137,15 @@ class Generator:
         if self._transfers.then is not None:
             following, self._transfers.then = self._transfers.then, None
             return following
+        if self._graphs.following:
+            return self._graphs.following.popleft()
         live = len(self.session.requests)
         if not live:
             return self._submit()
         if self.session.step_facts.refused and self._draw() < 0.4:
             return self._make_room()
         build = self._kinds[bisect(self._cumulative, self._draw())]
-        if build == self._submit and live >= self._max_live:
+        if build == self._submit and live >= self.max_live:
             return self._schedule()
         return build()
 
@@ -145,43 +172,40 @@ class Generator:
                 break
         return request
 
-    def _fresh(self, letter: str) -> str:
-        self._created += 1
-        return f"{letter}{self._created}"
-
     # -- operations
 
     def _submit(self) -> Operation:
         features = self.features
-        r = self._fresh("r")
+        r = self.fresh("r")
         choice = self._draw()
         if "later turns" in features and self._turns and choice < 0.25:
             submit = self._later_turn(r)
         elif self._turns and choice < 0.35:
-            submit = replace(self._turns[self._below(len(self._turns))], r=r, engine_id=self._engine_id())
+            submit = replace(self._turns[self._below(len(self._turns))], r=r, engine_id=self.engine_id())
         else:
-            segments = tuple(self._new_segment() for _ in range(1 + self._below(self.profile.segments)))
+            segments = tuple(self.new_segment() for _ in range(1 + self._below(self.profile.segments)))
             if self._draw() < 0.5:
                 segments = (self._prefixes[self._below(2)], *segments)
-            submit = Submit(r, segments, self._salt(), self._adapter(), self._media(), self._engine_id())
+            submit = Submit(r, segments, self._salt(), self._adapter(), self._media(), self.engine_id())
         self._turns.append(submit)
-        if self.session.traits.tiers:
-            if len(self._prompts) >= _PROMPTS_KEPT:
-                self._prompts.clear()
-            self._prompts[r] = submit
+        if self.session.traits.tiers or self.session.exchange:
+            if len(self.prompts) >= _PROMPTS_KEPT:
+                self.prompts.clear()
+            self.prompts[r] = submit
         return submit
 
     def _submit_again(self, r: str, tokens: int) -> Submit | None:
         """The prompt of a request comes again, with enough behind it to be longer than ``tokens``."""
-        earlier = self._prompts.get(r)
-        if earlier is None or len(self.session.requests) >= self._max_live:
+        earlier = self.prompts.get(r)
+        if earlier is None or len(self.session.requests) >= self.max_live:
             return None
         prompt = earlier.prompt
         if sum(segment[-1] for segment in prompt) <= tokens or self._draw() < 0.3:
-            prompt = (*prompt, self._new_segment())
-        return replace(earlier, r=self._fresh("r"), prompt=prompt, engine_id=self._engine_id())
+            prompt = (*prompt, self.new_segment())
+        return replace(earlier, r=self.fresh("r"), prompt=prompt, engine_id=self.engine_id())
 
-    def _new_segment(self) -> Segment:
+    def new_segment(self) -> Segment:
+        """Some tokens of one family."""
         return self._below(self._families), 1 + self._below(self._segment)
 
     def _later_turn(self, r: str) -> Submit:
@@ -190,8 +214,8 @@ class Generator:
         prompt = earlier.prompt
         if len(prompt) < 6:
             output: Segment = ("out", earlier.r, 1 + self._below(self._segment))
-            prompt = (*prompt, output, self._new_segment())
-        return Submit(r, prompt, earlier.salt, earlier.adapter, earlier.media, self._engine_id())
+            prompt = (*prompt, output, self.new_segment())
+        return Submit(r, prompt, earlier.salt, earlier.adapter, earlier.media, self.engine_id())
 
     def _salt(self) -> str:
         return _NAMES[self._below(2)] if "salts" in self.features and self._draw() < 0.25 else ""
@@ -207,7 +231,8 @@ class Generator:
             return ()
         return (Media(_NAMES[self._below(2)], self._below(8), 1 + self._below(8)),)
 
-    def _engine_id(self) -> str:
+    def engine_id(self) -> str:
+        """Name that a client gives a request, now and then one that it gave before."""
         return f"e{self._below(4)}" if "reused ids" in self.features and self._draw() < 0.2 else ""
 
     def _schedule(self) -> Operation:
@@ -234,12 +259,12 @@ class Generator:
             return self._schedule()
         if len(session.in_flight) >= self._max_in_flight:
             return self._retire()
-        return Launch(self._fresh("b"))
+        return Launch(self.fresh("b"))
 
     def _retire(self) -> Operation:
         session = self.session
         if not session.in_flight:
-            return self._schedule() if not session.batch else Launch(self._fresh("b"))
+            return self._schedule() if not session.batch else Launch(self.fresh("b"))
         b, work = next(iter(session.in_flight.items()))
         outcomes = []
         for row in work.payload.rows:  # type: ignore[union-attr]
@@ -254,9 +279,9 @@ class Generator:
         return Advance(streams[self._below(len(streams))] if streams else COMPUTE_STREAM)
 
     def _fork(self) -> Operation:
-        if len(self.session.requests) >= self._max_live:
+        if len(self.session.requests) >= self.max_live:
             return Finish(self._any())
-        return Fork(self._any(), self._fresh("r"))
+        return Fork(self._any(), self.fresh("r"))
 
     def _landed(self) -> Operation:
         if not self.session.loads:

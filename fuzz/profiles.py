@@ -34,7 +34,8 @@ class Profile:
 
     ``floors`` are events per 1,000 steps below which a search has not exercised what it claims (exit code 5), for
     searches of at least ``floor_steps`` steps. Events that a target cannot produce are left out by the search. ``options``
-    are drawn for each run, for targets that are built on the reference manager; what a configuration sets stays.
+    are drawn for each run, for targets that are built on the reference manager, or, if the profile is ``of_pairs``, on the
+    reference pair; what a configuration sets stays.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Profile:
     floor_steps: int = 20_000
     floors: Mapping[str, float] = field(default_factory=dict)
     options: tuple[tuple[str, tuple[OptionValue, ...]], ...] = ()
+    of_pairs: bool = False
 
 
 _WEIGHTS = {
@@ -76,6 +78,12 @@ _WEIGHTS = {
     "Tear": 0.0,
     "Spoil": 0.0,
     "Restart": 0.0,
+    "Send": 0.0,
+    "Receive": 0.0,
+    "Release": 0.0,
+    "Expire": 0.0,
+    "Capture": 0.0,
+    "Replay": 0.0,
 }
 
 DEFAULT = Profile(
@@ -128,7 +136,7 @@ ASYNC = Profile(
     "async",
     _WEIGHTS
     | {"Submit": 1.6, "Schedule": 5.0, "Advance": 1.2, "Finish": 0.9, "Fork": 0.8, "Offload": 1.4, "Load": 1.6,
-       "Complete": 1.2, "Fail": 0.12, "Tear": 0.12, "Spoil": 0.12, "Restart": 0.04, "ResetPrefixCache": 0.02},
+       "Complete": 1.2, "Fail": 0.12, "Tear": 0.12, "Spoil": 0.12, "Restart": 0.08, "ResetPrefixCache": 0.02},
     options=(
         ("host_units", (4, 8, 16, 24)),
         ("chunk_blocks", (1, 1, 2, 3)),
@@ -136,36 +144,38 @@ ASYNC = Profile(
         ("stores", ("", "disk", "remote", "remote", "disk,remote")),
         ("store_chunks", (3, 8, 16)),
         ("remote_loses", (0, 0, 7)),
+        ("reset_reaches", ("device", "host", "stores")),
         ("deferred_free", (True, True, False)),
     ),
+    floor_steps=100_000,
     floors={
         **DEFAULT.floors,
         "Offload": 10,
         "Load": 5,
         "Complete": 10,
-        "Fail": 0.5,
-        "Tear": 0.5,
-        "Spoil": 0.1,
-        "Restart": 0.05,
-        "offload to host": 5,
-        "offload to disk": 0.5,
-        "offload to remote": 0.5,
+        "Fail": 0.2,
+        "Tear": 0.15,
+        "Spoil": 0.5,
+        "Restart": 0.5,
+        "offload to host": 4,
+        "offload to disk": 0.4,
+        "offload to remote": 0.7,
         "load from host": 1,
-        "load from disk": 0.1,
-        "load from remote": 0.1,
-        "load refused": 1,
-        "two transfers in flight": 3,
-        "late completion": 1,
-        "reordered completion": 1,
-        "completion told twice": 0.5,
-        "completion after the end": 0.1,
-        "abort while loading": 0.05,
+        "load from disk": 0.08,
+        "load from remote": 0.08,
+        "load refused": 4,
+        "two transfers in flight": 1,
+        "late completion": 0.6,
+        "reordered completion": 0.25,
+        "completion told twice": 4,
+        "completion after the end": 0.08,
+        "abort while loading": 0.02,
         "preemption while loading": 0.05,
-        "transfer failed": 0.3,
-        "transfer torn": 0.3,
-        "transfer refused": 0.02,
-        "restart while storing": 0.005,
-        "recompute after a failed load": 0.1,
+        "transfer failed": 0.2,
+        "transfer torn": 0.15,
+        "transfer refused": 0.08,
+        "restart while storing": 0.01,
+        "recompute after a failed load": 0.12,
     },
 )  # fmt: skip
 """Transfers between tiers, their faults, and two launches in flight."""
@@ -174,11 +184,105 @@ HEAVY_ASYNC = replace(
     HEAVY,
     name="heavy-async",
     weights={**HEAVY.weights,
-       "Submit": 1.4, "Schedule": 8.0, "Finish": 0.4, "Advance": 1.0, "Offload": 7.0, "Load": 6.0, "Complete": 8.0, "Fail": 0.1, "Tear": 0.1,
-       "Spoil": 0.05},
+       "Submit": 1.4, "Schedule": 8.0, "Finish": 0.4, "Advance": 1.0, "Offload": 7.0, "Load": 6.0, "Complete": 8.0,
+       "Fail": 0.1, "Tear": 0.1, "Spoil": 0.05},
     live_requests=(20,),
 )  # fmt: skip
 """Both at once: what the benchmark of transfers is drawn from."""
+
+
+GRAPHS = Profile(
+    "graphs",
+    _WEIGHTS
+    | {"Schedule": 3.5, "Launch": 2.0, "Retire": 2.4, "Advance": 1.5, "Preempt": 0.5, "Finish": 0.5, "Capture": 0.2,
+       "Replay": 2.5},
+    decode_share=0.8,
+    options=(("fills", ("compute", "copy")),),
+    floors={
+        "Schedule": 100,
+        "Launch": 30,
+        "Retire": 50,
+        "Fork": 1,
+        "Finish": 5,
+        "Abort": 1,
+        "Preempt": 1,
+        "Cancel": 0.5,
+        "no hit": 5,
+        "eviction": 5,
+        "refusal": 5,
+        "copy on write": 0.5,
+        "two launches in flight": 5,
+        "Capture": 2,
+        "Replay": 20,
+        "padded replay": 10,
+        "two replays in flight": 3,
+        "replay with other rows": 5,
+        "replay after preemption": 0.5,
+    },
+)  # fmt: skip
+"""Decode batches through captured graphs of a few sizes, between launches that are not."""
+
+
+_SIDES = tuple(
+    (f"{side}_{name}", values)
+    for side in ("prefill", "decode")
+    for name, values in (
+        ("tp", (1, 1, 2, 4, 8)),
+        ("dcp", (1, 1, 2)),
+        ("pcp", (1, 1, 2)),
+        ("interleave", (1, 0)),
+        ("layout", ("NHD", "HND")),
+    )
+)
+
+DISAGG = Profile(
+    "disagg",
+    _WEIGHTS | {"Submit": 1.0, "Advance": 1.6, "Complete": 1.2, "Fail": 0.4, "Tear": 0.4},
+    of_pairs=True,
+    options=(
+        ("kv_heads", (2, 4)),
+        ("decode_block", (0, 0, 1, 2, 4)),
+        ("decode_units", (0, 0, 6, 12, 24)),
+        ("deferred_free", (True, True, False)),
+        *_SIDES,
+    ),
+    floors={
+        **DEFAULT.floors,
+        "Fork": 0.2,
+        "copy on write": 0.2,
+        "Lookup": 0.3,
+        "Send": 10,
+        "Receive": 5,
+        "Complete": 5,
+        "Release": 5,
+        "Expire": 0.5,
+        "Fail": 0.05,
+        "Tear": 0.05,
+        "launches in both pools": 10,
+        "pull": 2,
+        "pull between layouts": 2,
+        "two pulls in flight": 0.2,
+        "send while computing": 0.5,
+        "receive refused": 0.5,
+        "claim refused": 0.05,
+        "release of the unknown": 0.1,
+        "release of the released": 0.2,
+        "release unread": 0.2,
+        "expired": 0.5,
+        "expiry refused": 0.1,
+        "late completion": 0.2,
+        "reordered completion": 0.02,
+        "completion told twice": 0.2,
+        "completion after the end": 0.05,
+        "abort while loading": 0.05,
+        "preemption while loading": 0.05,
+        "transfer failed": 0.05,
+        "transfer torn": 0.05,
+        "transfer refused": 0.05,
+        "recompute after a failed load": 0.1,
+    },
+)
+"""Two pools, KV pulled from one to the other with its layout converted on the way, and what goes wrong with it."""
 
 
 def small_scope(profile: Profile) -> Profile:
@@ -216,7 +320,9 @@ def tiny_scope(profile: Profile) -> Profile:
     )
 
 
-PROFILES: dict[str, Profile] = {profile.name: profile for profile in (DEFAULT, HEAVY, ASYNC, HEAVY_ASYNC)}
+PROFILES: dict[str, Profile] = {
+    profile.name: profile for profile in (DEFAULT, HEAVY, ASYNC, DISAGG, HEAVY_ASYNC, GRAPHS)
+}
 
 
 def profile_named(name: str) -> Profile:

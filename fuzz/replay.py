@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from kvsan.fuzz.journal import Journal
-from kvsan.fuzz.kernels import kernels_named
+from kvsan.fuzz.kernels import has_device, kernels_named
+from kvsan.gpu_kernels.cuda_streams import CudaStreams
 from kvsan.gpu_kernels.formats import format_named
+from kvsan.gpu_kernels.host import HostKernels
 from kvsan.gpu_kernels.interface import Kernels, UnusableKernels
+from kvsan.gpu_kernels.sharded import ShardedKernels
+from kvsan.gpu_kernels.sharding import Layout
 from kvsan.harness.configuration import HOST, TRITON, Configuration
+from kvsan.harness.device import Device
 from kvsan.harness.fingerprint import Fingerprint
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.numbers import Numbers
 from kvsan.harness.operations import Operation
+from kvsan.harness.pair import PairTarget
+from kvsan.harness.pair_session import PairSession
 from kvsan.harness.registry import TargetFactory
 from kvsan.harness.session import Session
 from kvsan.harness.story import owners
@@ -26,6 +33,7 @@ from kvsan.harness.verdict import HarnessError, UsageError, Violation
 from kvsan.invariants import INVARIANTS
 
 _Q_HEADS = 2
+_GROUP = 2  # q heads of a kv head in a sharded cache
 
 
 @dataclass(slots=True)
@@ -44,7 +52,7 @@ class Replayed:
 
 
 def construct(factory: TargetFactory, configuration: Configuration) -> Target:
-    """Build a target; what its constructor raises is bad input (UsageError), not a finding."""
+    """Build a target, or a pair; what its constructor raises is bad input (UsageError), not a finding."""
     try:
         target = factory(configuration)
     except (UsageError, HarnessError):
@@ -53,6 +61,19 @@ def construct(factory: TargetFactory, configuration: Configuration) -> Target:
         raise UsageError(
             f"target {configuration.target}: its constructor raised {type(error).__name__}: {error}".splitlines()[0]
         ) from error
+    pair = pair_of(target)
+    for one in (target,) if pair is None else pair.pools.values():
+        _check(one, configuration)
+    return target
+
+
+def pair_of(target: object) -> PairTarget | None:
+    """Give a target back if it is a pair of pools."""
+    return cast(PairTarget, target) if isinstance(getattr(target, "pools", None), Mapping) else None
+
+
+def _check(target: Target, configuration: Configuration) -> None:
+    """Raise UsageError unless a target looks like one."""
     if not isinstance(getattr(target, "traits", None), Traits):
         raise UsageError(
             f"target {configuration.target}: made a {type(target).__name__} whose traits are no "
@@ -70,19 +91,23 @@ def construct(factory: TargetFactory, configuration: Configuration) -> Target:
         raise UsageError(
             f"target {configuration.target}: its view() raised {type(error).__name__}: {error}".splitlines()[0]
         ) from error
-    return target
 
 
-def make_numbers(traits: Traits, configuration: Configuration) -> Numbers:
+def make_numbers(traits: Traits, configuration: Configuration, layout: Layout | None = None) -> Numbers:
     """Make the numbers oracle with the kernels that the configuration names; UsageError if they cannot be had.
 
-    Kernels other than the host's get half its q heads: where they are interpreted, every head costs.
+    Kernels other than the host's get half its q heads: where they are interpreted, every head costs. With a ``layout`` they
+    run on the ranks of a sharded cache.
     """
     size = traits.num_units + traits.host_units, traits.block_size, configuration.dtype
     if configuration.kernels != TRITON and format_named(configuration.dtype).quantised:
         raise UsageError(
             f"dtype {configuration.dtype}: only the kernels called triton read it; expected --kernels triton"
         )
+    if layout is not None:
+        inner = HostKernels() if configuration.kernels == HOST else find_kernels(configuration.kernels)
+        heads = layout.num_kv_heads
+        return Numbers(*size, kernels=ShardedKernels(inner, layout), kv_heads=heads, q_heads=_GROUP * heads)
     if configuration.kernels == HOST:
         return Numbers(*size)
     return Numbers(*size, kernels=find_kernels(configuration.kernels), q_heads=_Q_HEADS)
@@ -104,16 +129,24 @@ def open_session(
     sweep_every: int | None = None,
     beyond_contract: bool = False,
     invariants: Sequence[type[Invariant]] = INVARIANTS,
-) -> Session:
-    """Start a session on a fresh target."""
+) -> Session | PairSession:
+    """Start a session on a fresh target, or on a fresh pair."""
     target = construct(factory, configuration)
-    traits = target.traits
-    oracle = make_numbers(traits, configuration) if numbers else None
-    return Session(target, invariants, oracle, sweep_every, beyond_contract)
+    pair = pair_of(target)
+    if pair is not None:
+        pools = pair.pools.items() if numbers else ()
+        oracles = {pool: make_numbers(one.traits, configuration, pair.layouts[pool]) for pool, one in pools}
+        return PairSession(pair, invariants, oracles, sweep_every, beyond_contract)
+    oracle = make_numbers(target.traits, configuration) if numbers else None
+    session = Session(target, invariants, oracle, sweep_every, beyond_contract)
+    if numbers and configuration.kernels == TRITON and has_device():
+        assert isinstance(session.device, Device), "a session of one pool has a device of its own"
+        session.device.issue_to(CudaStreams(target.traits.streams))
+    return session
 
 
 def run(
-    session: Session,
+    session: Session | PairSession,
     operations: Sequence[Operation],
     *,
     close: bool = True,
@@ -141,7 +174,7 @@ def run(
             session.close()
     except Violation as raised:
         violation = raised
-        violation.lineage += tuple(owners(session, raised))
+        violation.lineage += tuple(owners(session.blamed, raised))
     return Replayed(violation, position, session.steps, session.counts, seen, ran)
 
 

@@ -10,17 +10,19 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from kvsan.fuzz.floors import impossible_events, steered_events
+from kvsan.fuzz.floors import impossible_in, steered_events
 from kvsan.fuzz.generate import Generator, draw_features
 from kvsan.fuzz.journal import Journal
 from kvsan.fuzz.known import Known, KnownFindings
+from kvsan.fuzz.pair_draws import PairGenerator
 from kvsan.fuzz.profiles import Profile, small_scope, tiny_scope
 from kvsan.fuzz.replay import open_session
 from kvsan.fuzz.shrink import Judge, NotRepeated, Shrinker, judge_of
 from kvsan.harness.clock import now_s
 from kvsan.harness.configuration import Configuration, OptionValue, is_users_own
 from kvsan.harness.operations import Operation
-from kvsan.harness.registry import TargetFactory, takes_reference_options
+from kvsan.harness.pair_session import PairSession
+from kvsan.harness.registry import TargetFactory, takes_pair_options, takes_reference_options
 from kvsan.harness.session import Session, sweep_interval
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Finding, UsageError, Violation
@@ -167,10 +169,14 @@ class Search:
         session = self._open(configuration, numbers)
         if not self.summary.runs:  # an engine's first construction imports it
             self._started = now_s()
-        impossible = impossible_events(session.traits) | steered_events(self._known.features())
+        impossible = impossible_in(session) | steered_events(self._known.features())
         self.summary.impossible = impossible & self.summary.impossible if self.summary.runs else impossible
         features = draw_features(random, profile, settings.without | self._known.avoid(random))
-        generator = Generator(session, profile, random, features)
+        generator = (
+            PairGenerator(session, profile, random, features)
+            if isinstance(session, PairSession)
+            else Generator(session, profile, random, features)
+        )
         length = random.choice(profile.run_steps)
         if settings.steps is not None:
             length = min(length, settings.steps - self.summary.steps)
@@ -185,7 +191,7 @@ class Search:
         if violation is not None:
             self._violated(Trace(configuration, tuple(operations)), violation, numbers)
 
-    def _open(self, configuration: Configuration, numbers: bool) -> Session:
+    def _open(self, configuration: Configuration, numbers: bool) -> Session | PairSession:
         settings = self._settings
         try:
             return open_session(self._factory, configuration, numbers=numbers, beyond_contract=settings.beyond_contract)
@@ -208,12 +214,19 @@ class Search:
 
     def _draw_options(self, random: Random, profile: Profile) -> tuple[tuple[str, OptionValue], ...]:
         configuration = self._settings.configuration
-        if not takes_reference_options(configuration.target):
+        takes = takes_pair_options if profile.of_pairs else takes_reference_options
+        if not takes(configuration.target):
             return configuration.options
         options: dict[str, OptionValue] = {name: random.choice(values) for name, values in profile.options}
         return tuple(sorted((options | dict(configuration.options)).items()))
 
-    def _drive(self, session: Session, generator: Generator, length: int, operations: list[Operation]) -> None:
+    def _drive(
+        self,
+        session: Session | PairSession,
+        generator: Generator | PairGenerator,
+        length: int,
+        operations: list[Operation],
+    ) -> None:
         """Run to the step budget of the run; a run that only skips ends too."""
         budget_s, journal = self._settings.budget_s, self._journal
         for attempt in range(4 * length + 100):
@@ -233,7 +246,7 @@ class Search:
         journal.closing()
         session.close()
 
-    def _tell(self, session: Session) -> None:
+    def _tell(self, session: Session | PairSession) -> None:
         summary = self.summary
         before = summary.steps
         summary.steps += session.steps
@@ -241,15 +254,16 @@ class Search:
         self._reporter.progress(summary)
         summary.steps = before
 
-    def _account(self, session: Session) -> None:
+    def _account(self, session: Session | PairSession) -> None:
         summary = self.summary
         summary.steps += session.steps
         summary.skipped += sum(session.skipped.values())
         summary.counts.update(session.counts)
-        summary.tokens_read += session.shadow.tokens_read
-        if session.executor.numbers is not None:
-            summary.outputs_compared += session.executor.numbers.outputs_compared
-            summary.calls.update(session.executor.numbers.calls)
+        for part in session.parts:
+            summary.tokens_read += part.shadow.tokens_read
+            if part.executor.numbers is not None:
+                summary.outputs_compared += part.executor.numbers.outputs_compared
+                summary.calls.update(part.executor.numbers.calls)
 
     # -- findings
 

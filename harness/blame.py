@@ -13,13 +13,17 @@ _NOBODY = frozenset({"builtins", "typing"})
 """Modules of base classes that no target's author wrote."""
 
 
-def blame_of(error: Exception, target: Target, view: View, operation: Operation | None) -> Exception:
-    """Return what to raise in place of ``error``: a ``target.crash`` violation, a UsageError or a HarnessError."""
+def blame_of(error: Exception, target: Target, view: View, operation: Operation | None, *others: object) -> Exception:
+    """Return what to raise in place of ``error``: a ``target.crash`` violation, a UsageError or a HarnessError.
+
+    ``others`` are further objects of the target's.
+    """
     if isinstance(error, UsageError | HarnessError):
         return error
     text = f"{type(error).__name__}: {error}".splitlines()[0][:_MESSAGE_LENGTH]
     doing = "the end of the session" if operation is None else repr(operation)
-    kinds = [kind for kind in (*type(target).__mro__, *type(view).__mro__) if kind.__module__ not in _NOBODY]
+    all_kinds = [kind for part in (target, view, *others) for kind in type(part).__mro__]
+    kinds = [kind for kind in all_kinds if kind.__module__ not in _NOBODY]
     if _passes_through(error.__traceback__, {kind.__module__ for kind in kinds}):
         return Violation(CRASH, type(error).__name__, f"{text}, in {doing}")
     if isinstance(error, TypeError | AttributeError) and any(kind.__name__ in str(error) for kind in kinds):

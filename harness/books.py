@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 
 from kvsan.gpu_kernels.addressing import full_blocks
+from kvsan.harness.exchange import Exchange
 from kvsan.harness.expectation import Expected
 from kvsan.harness.identity import group_mask
 from kvsan.harness.step import Added, Publication, Replaced, Step, Trimmed
@@ -33,6 +34,7 @@ class Books:
     ``freed_at`` numbers units in the order in which they became free, by these books; ``freed_in`` is the step in which
     they did, and ``freed_by`` numbers what was freed in one piece, a table or the end of one: only within a piece does
     the order of one step count. ``queue`` is the target's free queue as the last sweep found it, int64 in eviction order.
+    ``exchange`` is that with another pool, if there is one.
     """
 
     def __init__(self, target: Target) -> None:
@@ -54,6 +56,7 @@ class Books:
         self.clock = traits.num_units
         self.step = self.pieces = 0
         self.tiers = TierBooks(cast(TieredTarget, target), traits) if traits.tiers else None
+        self.exchange: Exchange | None = None
         self.masks = [group_mask(group) for group in range(len(traits.groups))]
         self.queue = np.empty(0, np.int64)
         self.all_units = range(traits.num_units)

@@ -8,12 +8,14 @@ Fault model: what this device may do to a trace, and what it never does.
   launch and its completion.
 - Work on two streams is ordered by events alone: work may wait for other work, and what the host has seen complete before
   it enqueues is ordered before. Nothing else orders them, so a trace may let either go first.
-- An access is a set of slots read and a set written. Two accesses on different streams that touch one slot, one of them
-  writing, and that no event orders, are a violation (``order``) when the second of them executes, whichever that is.
+- An access is a set of slots read and a set written; a row of a static buffer counts as a slot. Two accesses on different
+  streams that touch one slot, one of them writing, and that no event orders, are a violation (``order``) when the second of
+  them executes, whichever that is.
 - A launch whose rows depend on the unretired outcome of an earlier one waits until that outcome is known.
 - A transfer may fail between two of its pieces (``Fail``, or a store that refuses one) or in the middle of one (``Tear``: the
   first half of its bytes is moved). What is left of it then moves nothing, and the manager hears of it at some later time,
   in any order with other transfers, and where its trait allows it more than once. Launches do not fail.
+- A static buffer of captured graphs is filled when its ``Fill`` executes, with what the runner's staging memory holds then.
 - No work is executed twice, and none moves other bytes than it was told to: stores may lose and damage what they hold
   (``Spoil``, ``Restart``), streams do not.
 
@@ -24,13 +26,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from kvsan.harness.expectation import Life, Row
-from kvsan.harness.target import COMPUTE_STREAM, COPY_STREAM, Copy, Effect, IntArray, Zero
+from kvsan.harness.graphs import Graph
+from kvsan.harness.pull import PullWork
+from kvsan.harness.target import COMPUTE_STREAM, COPY_STREAM, Copy, Effect, Fill, IntArray, Zero
 from kvsan.harness.tiers import Put
 from kvsan.harness.transfer import Transfer
 from kvsan.harness.verdict import Violation
@@ -42,10 +47,11 @@ COMPUTE, COPY = 0, 1
 
 @dataclass(slots=True)
 class LaunchWork:
-    """A batch on the device."""
+    """A batch on the device; through a graph, if there is one."""
 
     b: str
     rows: list[Row]
+    graph: Graph | None = None
 
 
 @dataclass(slots=True)
@@ -58,7 +64,10 @@ class LoadWork:
     stop: int
 
 
-Payload = LaunchWork | LoadWork | Effect
+Payload = LaunchWork | LoadWork | PullWork | Effect
+
+Clock = tuple[int, ...]
+"""How far into every stream."""
 
 
 @dataclass(slots=True)
@@ -94,7 +103,17 @@ class Executor(Protocol):
         """Move the first half of the bytes."""
 
     def accesses(self, work: Work) -> tuple[IntArray, IntArray]:
-        """Slots read and slots written, after execution."""
+        """Slots read and slots written, after execution; rows of static buffers are numbered behind all slots."""
+
+
+class RealStreams(Protocol):
+    """Streams of hardware, to which work is issued in the order of the simulation (``kvsan.gpu_kernels.cuda_streams``)."""
+
+    def work(self, stream: int, clock: Clock) -> AbstractContextManager[None]:
+        """Launch what is launched inside on a stream, behind everything that the clock names."""
+
+    def synchronize(self, clock: Clock) -> None:
+        """Let the host wait for the last work of each stream that the clock names."""
 
 
 class Device:
@@ -111,7 +130,9 @@ class Device:
         self._executed = [0] * len(streams)
         self._host: tuple[int, ...] = (0,) * len(streams)
         self._recent: list[Work] = []
+        self._real: RealStreams | None = None
         self._marks = np.zeros(0, bool)
+        self.name_slot: Callable[[int], str] = "slot {}".format
 
     def enqueue(
         self,
@@ -156,8 +177,16 @@ class Device:
             transfer.left -= 1
             if transfer.failure:
                 return
-        move(work)
+        if self._real is None:
+            move(work)
+        else:
+            with self._real.work(work.stream, work.clock):
+                move(work)
         self._check_order(work)
+
+    def issue_to(self, real: RealStreams) -> None:
+        """From now on let real streams carry the work out; what is judged stays the same."""
+        self._real = real
 
     def tear(self, transfer: Transfer) -> bool:
         """Move half of a transfer's next piece, if it stands first in its stream and can run; the caller fails the rest."""
@@ -181,6 +210,8 @@ class Device:
             behind = [stream for stream, upto in enumerate(clock) if self._executed[stream] < upto]
             if not any([self.advance(stream) for stream in behind]):
                 return False
+        if self._real is not None:
+            self._real.synchronize(clock)
         self._host = tuple(max(seen, done) for seen, done in zip(self._host, clock, strict=True))
         self._forget()
         return True
@@ -216,9 +247,17 @@ class Device:
                 raise Violation(
                     "order",
                     what,
-                    f"slot {int(common[0])}: {self.describe(earlier)} and {self.describe(later)} "
-                    "are not ordered by any event",
+                    f"{self._place(int(common[0]), earlier, later)}: {self.describe(earlier)} and "
+                    f"{self.describe(later)} are not ordered by any event",
                 )
+
+    def _place(self, cell: int, *works: Work) -> str:
+        """Name what two accesses meet in; a fill writes rows of its buffer and nothing else."""
+        for work in works:
+            if isinstance(work.payload, Fill):
+                row = work.payload.row + cell - int(self._accesses(work)[1][0])
+                return f"row {row} of buffer {work.payload.buffer!r}"
+        return self.name_slot(cell)
 
     def _common(self, ours: IntArray, theirs: IntArray) -> IntArray:
         """Slots that are in both, by marking: sorting them would cost more than a launch."""
@@ -245,13 +284,18 @@ class Device:
         """One phrase about a piece of work."""
         payload = work.payload
         if isinstance(payload, LaunchWork):
-            what = f"launch {payload.b}"
+            what = f"launch {payload.b}" + (f" through graph {payload.graph.g}" if payload.graph else "")
         elif isinstance(payload, LoadWork):
             what = f"the external load of {payload.life.name}@{payload.start}..{payload.stop - 1}"
         elif isinstance(payload, Copy):
             what = f"the copy of unit {payload.source} to unit {payload.destination}"
         elif isinstance(payload, Zero):
             what = f"the zeroing of unit {payload.unit}"
+        elif isinstance(payload, Fill):
+            last = payload.row + len(payload.values) - 1
+            what = f"the filling of rows {payload.row} to {last} of buffer {payload.buffer!r}"
+        elif isinstance(payload, PullWork):
+            what = str(payload)
         else:
             way = "to" if isinstance(payload, Put) else "from"
             what = f"the way of units {', '.join(map(str, payload.units))} {way} {payload.store}"

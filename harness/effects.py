@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsan.harness.device import COMPUTE, COPY, LoadWork, Work
 from kvsan.harness.expectation import Expected, Row
-from kvsan.harness.target import Copy, Effect, Effects, Traits, Zero
+from kvsan.harness.target import Copy, Effect, Effects, Fill, Traits, Zero
 from kvsan.harness.transfer import Transfer, units_of
 from kvsan.harness.verdict import UsageError, Violation
 
@@ -22,6 +22,8 @@ def enqueue_effects(session: Session, effects: Effects, transfer: Transfer | Non
     for effect in effects:
         if isinstance(effect, Copy) and transfer is None:
             session.shadow.awaited[effect.destination] += 1
+        elif isinstance(effect, Fill) and transfer is not None:
+            raise UsageError(f"transfer {transfer.t} fills buffer {effect.buffer!r}; expected what moves pages")
         after = [device.event(streams.index(name)) for name in effect.after]
         works.append(device.enqueue(streams.index(effect.stream), effect, session.position, after, transfer))
     return works
@@ -36,7 +38,7 @@ def check_effects(traits: Traits, effects: Effects) -> None:
         if isinstance(effect, Copy | Zero):
             if not 0 <= effect.start <= effect.stop <= traits.block_size:
                 raise Violation("foreign_write", "outside the unit", f"{effect}; a unit has {traits.block_size} slots")
-        else:
+        elif not isinstance(effect, Fill):
             _check_store(traits, effect, (*reads, *writes))
         if traits.null_unit in writes:
             raise Violation("provenance", "null write", f"{effect} writes into the null unit")

@@ -11,10 +11,11 @@ from kvsan.harness.books import Books
 from kvsan.harness.device import LaunchWork, LoadWork, Work
 from kvsan.harness.execution import BoundRow
 from kvsan.harness.expectation import Row
+from kvsan.harness.graph_executor import GraphExecutor
 from kvsan.harness.numbers_oracle import NumbersOracle
 from kvsan.harness.shadow import Shadow
 from kvsan.harness.store_executor import StoreExecutor
-from kvsan.harness.target import Copy, Effect, IntArray, Zero
+from kvsan.harness.target import Copy, Effect, Fill, IntArray, Zero
 from kvsan.harness.tiers import Get, Put
 from kvsan.harness.transfer import Transfer
 
@@ -32,6 +33,7 @@ class MemoryExecutor:
         self.block_size = books.block_size
         self.rows_read = 0
         self.tiers = StoreExecutor(books, shadow, numbers)
+        self.graphs = GraphExecutor(books, shadow, numbers)
         self.judges: list[Callable[[Transfer, Effect], None]] = []
 
     def ready(self, work: Work) -> bool:
@@ -50,11 +52,16 @@ class MemoryExecutor:
         """Move identities, and bytes if the numbers oracle is on."""
         payload = work.payload
         if isinstance(payload, LaunchWork):
-            self._launch(payload.rows, work.step)
+            if payload.graph is None:
+                self._launch(payload.rows, work.step)
+            else:
+                self.rows_read += self.graphs.replay(work)
         elif isinstance(payload, LoadWork):
             self._load(payload, work.step)
         elif isinstance(payload, Copy | Zero):
             self._move(payload, payload.stop, work.step)
+        elif isinstance(payload, Fill):
+            self.graphs.fill(payload, work.step)
         else:
             self.tiers.execute(work)
         if work.transfer is not None and not work.transfer.failure:
@@ -64,7 +71,7 @@ class MemoryExecutor:
     def tear(self, work: Work) -> None:
         """Move the first half of the bytes."""
         payload = work.payload
-        assert not isinstance(payload, LaunchWork | LoadWork), "only pieces of transfers are torn"
+        assert not isinstance(payload, LaunchWork | LoadWork | Fill), "only pieces of transfers are torn"
         if isinstance(payload, Copy | Zero):
             self._move(payload, (payload.start + payload.stop) // 2, work.step)
         else:
@@ -154,6 +161,8 @@ class MemoryExecutor:
             for table in payload.tables:
                 writes += [slots_of(table, *span, size) for span in self._present(table, payload.start, payload.stop)]
             return _NOTHING, np.concatenate(writes)
+        if isinstance(payload, Fill):
+            return _NOTHING, self.graphs.cells_of(payload)
         if isinstance(payload, Put | Get):
             slots = (np.array(payload.units, np.int64)[:, None] * size + np.arange(size)).reshape(-1)
             return (slots, _NOTHING) if isinstance(payload, Put) else (_NOTHING, slots)

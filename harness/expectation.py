@@ -104,7 +104,8 @@ class Expected:
     """A live request as a correct engine must treat it.
 
     ``loading`` are the positions ``[start, stop)`` that it waits for, and ``load`` is the name of the work that brings them.
-    ``goal`` are the tokens up to which a request that came by a load must be able to get, 0 for others.
+    ``goal`` are the tokens up to which a request that came by a load must be able to get, 0 for others. ``restarts`` counts
+    its preemptions.
     """
 
     __slots__ = (
@@ -120,6 +121,7 @@ class Expected:
         "planned",
         "prompt_length",
         "r",
+        "restarts",
         "retired",
         "row",
         "salt",
@@ -139,7 +141,7 @@ class Expected:
         self.looked_up: int | None = None
         self.loading: tuple[int, int] | None = None
         self.load = ""
-        self.goal = 0
+        self.goal = self.restarts = 0
         self.row: Row | None = None
         self.tables: list[list[int]] = []
         self.arrays: list[IntArray | None] = []
@@ -159,3 +161,4 @@ class Expected:
         self.planned = len(self.life.tokens)
         self.looked_up = self.loading = self.row = None
         self.load, self.goal = "", 0
+        self.restarts += 1

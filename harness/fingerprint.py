@@ -9,29 +9,32 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable
 
+from kvsan.harness.pair_session import PairSession
 from kvsan.harness.session import Session
 
 
 class Fingerprint:
-    """Chains one session's states."""
+    """Chains one session's states; those of a pair are its pools', one after the other."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._numbers: dict[Hashable, int] = {}
+    def __init__(self, session: Session | PairSession) -> None:
+        self._parts: list[tuple[Session, dict[Hashable, int]]] = [(part, {}) for part in session.parts]
         self._digest = b""
 
     def update(self) -> str:
         """Take in the present state; hexadecimal, 16 characters."""
-        books, shadow = self._session.books, self._session.shadow
+        for part, numbers in self._parts:
+            self._take_in(part, numbers)
+        return self._digest.hex()[:16]
+
+    def _take_in(self, session: Session, numbers: dict[Hashable, int]) -> None:
+        books, shadow = session.books, session.shadow
         view, units = books.view, range(books.traits.num_units)
-        numbers = self._numbers
         hashes = []
         for unit in units:
             key = view.key(unit)
             hashes.append(0 if key is None else numbers.setdefault(key, len(numbers) + 1))
         tables = [(name, [list(table) for table in view.tables(name)]) for name in sorted(books.requests)]
         references = [view.ref_count(unit) for unit in units] if books.traits.counts_references else []
-        state = repr((tables, references, hashes, list(view.free_queue()), dict(self._session.counts))).encode()
+        state = repr((tables, references, hashes, list(view.free_queue()), dict(session.counts))).encode()
         digest = hashlib.blake2b(self._digest + state + shadow.content.tobytes(), digest_size=16)
         self._digest = digest.digest()
-        return digest.hexdigest()[:16]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from kvsan.harness.books import Books
 from kvsan.harness.expectation import Expected
+from kvsan.harness.graph_executor import Snapshot
+from kvsan.harness.pull import Pulled
 from kvsan.harness.shadow import Shadow
 from kvsan.harness.step import Step
 from kvsan.harness.target import Effect
@@ -43,6 +45,12 @@ class Invariant:
 
     def on_moved(self, transfer: Transfer, effect: Effect) -> None:
         """Judge what one piece of a transfer, executed whole, has moved."""
+
+    def on_pulled(self, transfer: Transfer, pulled: Pulled) -> None:
+        """Judge what one piece of a pull from another pool has read, before it is written."""
+
+    def on_replay(self, snapshot: Snapshot) -> None:
+        """Judge what a replay finds in its static buffers, before it writes or reads anything."""
 
     def sweep(self) -> None:
         """Judge everything the target holds."""

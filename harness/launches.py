@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kvsan.harness.device import COMPUTE, LaunchWork, LoadWork
+from kvsan.harness.device import COMPUTE, Clock, LaunchWork, LoadWork
 from kvsan.harness.effects import copy_sources, drop_row, enqueue_effects, enqueue_load
 from kvsan.harness.expectation import Expected, Row
 from kvsan.harness.operations import (
     Advance,
     Cancel,
     Complete,
+    Expire,
     Finish,
     Landed,
     Launch,
     Operation,
     Outcome,
+    Release,
     ResetPrefixCache,
     Retire,
     token_id,
 )
+from kvsan.harness.pair import PRODUCER
 from kvsan.harness.target import Result
 from kvsan.harness.verdict import Violation
 
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 
 def cancel(session: Session, operation: Cancel) -> bool:
     """Drop the scheduled batch."""
-    if not session.batch or not session.allowed(None, operation):
+    if not session.batch or operation.at != session.pool or not session.allowed(None, operation):
         return False
     enqueue_effects(session, session.target.cancel())
     for name, row in session.batch.items():
@@ -48,13 +51,26 @@ def cancel(session: Session, operation: Cancel) -> bool:
 
 def launch(session: Session, operation: Launch) -> bool:
     """Snapshot the tables of the batch and give it to the compute stream."""
+    if operation.at != session.pool or not may_launch(session, operation):
+        return False
+    b = operation.b
+    session.target.launch(b)
+    rows, loads = take_batch(session, b)
+    start(session, LaunchWork(b, rows), loads)
+    return True
+
+
+def may_launch(session: Session, operation: Launch) -> bool:
+    """Whether there is a batch, and it may be launched now under a name that is new."""
     b = operation.b
     if not session.batch or b in session.in_flight or b in session.ids:
         return False
-    if len(session.in_flight) >= session.traits.max_in_flight or not session.allowed(None, operation):
-        return False
+    return len(session.in_flight) < session.traits.max_in_flight and session.allowed(None, operation)
+
+
+def take_batch(session: Session, b: str) -> tuple[list[Row], list[Clock]]:
+    """Turn the scheduled batch into rows of launch ``b`` with frozen tables, and give what they wait for to the device."""
     session.ids.add(b)
-    session.target.launch(b)
     rows, loads = [], []
     for name, row in session.batch.items():
         request = session.books.requests[name]
@@ -73,12 +89,16 @@ def launch(session: Session, operation: Launch) -> bool:
         row.life.rows.append(row)
         rows.append(row)
     session.batch = {}
-    session.in_flight[b] = session.device.enqueue(COMPUTE, LaunchWork(b, rows), session.position, loads)
+    return rows, loads
+
+
+def start(session: Session, work: LaunchWork, events: list[Clock]) -> None:
+    """Put a launch on the compute stream, behind some events."""
+    session.in_flight[work.b] = session.device.enqueue(COMPUTE, work, session.position, events)
     if len(session.in_flight) > 1:
         session.counts["two launches in flight"] += 1
-    if len(rows) >= 4:
+    if len(work.rows) >= 4:
         session.counts["launch of 4 rows"] += 1
-    return True
 
 
 def _snapshot(session: Session, request: Expected, row: Row) -> None:
@@ -156,7 +176,7 @@ def advance(session: Session, operation: Advance) -> bool:
 
 def reset_prefix_cache(session: Session, operation: ResetPrefixCache) -> bool:
     """The operator empties the prefix cache."""
-    if not session.allowed(None, operation):
+    if operation.at != session.pool or not session.allowed(None, operation):
         return False
     if session.target.reset_prefix_cache():
         session.step_facts.reset = True
@@ -173,7 +193,7 @@ def closing_operations(session: Session) -> Iterator[Operation]:
         b = "closing"
         while b in session.ids:
             b += "+"
-        yield Launch(b)
+        yield Launch(b, session.pool)
         yield Retire(b)
     for t in list(session.transfers):
         yield Complete(t)
@@ -181,6 +201,9 @@ def closing_operations(session: Session) -> Iterator[Operation]:
         yield Landed(request.r)
     for r in list(session.requests):
         yield Finish(r)
+    if session.exchange is not None and session.pool == PRODUCER:
+        for offer in list(session.exchange.held()):
+            yield Release(offer.t) if offer.claimed else Expire(offer.t)
 
 
 HANDLERS: dict[type[Operation], Handler] = {

@@ -59,9 +59,8 @@ from kvsan.harness.execution import BoundRow
 from kvsan.harness.kernel_faults import runs_kernels
 from kvsan.harness.payload import Payload, PayloadShape, identity_of_keys, identity_of_values, payload_of
 from kvsan.harness.target import IntArray
-from kvsan.harness.verdict import Violation
+from kvsan.harness.verdict import NUMBERS, Violation
 
-INVARIANT = "numbers"
 CAUSES = ("key-bytes", "value-bytes", "needle", "zero", "random")
 """Causes of a violation, the first reported first."""
 
@@ -177,7 +176,7 @@ class Numbers:
         for row in rows:
             payload = payload_of(row, self.shape)
             if blocks_for(row.stop, self.block_size) > len(row.table):
-                raise Violation(INVARIANT, CAUSES[0], f"the block table of {row.name} ends before {row.stop} tokens")
+                raise Violation(NUMBERS, CAUSES[0], f"the block table of {row.name} ends before {row.stop} tokens")
             slots.append(slots_of(row.table, row.start, row.stop, self.block_size))
             keys.append(payload.key_bits[row.start : row.stop])
             values.append(payload.value_bits[row.start : row.stop])
@@ -189,7 +188,7 @@ class Numbers:
             self.kernels.write(self.cache, *data)
         except OutsidePool as error:
             names = ", ".join(row.name for row in rows)
-            raise Violation(INVARIANT, CAUSES[0], f"one of {names} cannot be written: {error}") from error
+            raise Violation(NUMBERS, CAUSES[0], f"one of {names} cannot be written: {error}") from error
 
     @runs_kernels
     def mismatches(self, rows: Sequence[BoundRow], step: int) -> list[Mismatch]:
@@ -398,4 +397,4 @@ class Numbers:
 
 def _raise_first(mismatches: Sequence[Mismatch]) -> None:
     if mismatches:
-        raise Violation(INVARIANT, mismatches[0].cause, mismatches[0].message)
+        raise Violation(NUMBERS, mismatches[0].cause, mismatches[0].message)

@@ -98,14 +98,33 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The scheduled batch is dropped before its launch."""
+    """The scheduled batch, of pool ``at``, is dropped before its launch."""
+
+    at: str = "p0"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The scheduled batch goes to the compute stream; block tables are snapshotted now."""
+    """The scheduled batch goes to the compute stream of pool ``at``; block tables are snapshotted now."""
 
     b: str
+    at: str = "p0"
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A graph is captured, for batches of up to ``rows`` rows of one token."""
+
+    g: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The scheduled batch goes to the compute stream through graph ``g``, if it fits; what it reads is in static buffers."""
+
+    b: str
+    g: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +137,7 @@ class Retire:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """The simulated device executes the next work item of one stream, such as ``compute`` or ``copy``."""
+    """The simulated device executes the next work item of one stream, such as ``compute``, ``p1.copy`` or ``net``."""
 
     stream: str
 
@@ -178,6 +197,36 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class Send:
+    """What a request has retired is offered as transfer ``t``: its blocks are held until ``Release`` or ``Expire``."""
+
+    t: str
+    r: str
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """A new request of the other pool asks to pull what transfer ``t`` offers; it waits until ``Complete``."""
+
+    t: str
+    r: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The producer hears that nobody will read transfer ``t`` any more; it may hear so again, or of one it does not know."""
+
+    t: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The producer has waited too long for somebody to ask for transfer ``t``, and gives up, unless it is being read."""
+
+    t: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fork:
     """Parallel sampling or beam search: the child shares every block of ``r``, copy on write."""
 
@@ -208,7 +257,9 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class ResetPrefixCache:
-    """The operator empties the prefix cache."""
+    """The operator empties the prefix cache of pool ``at``."""
+
+    at: str = "p0"
 
 
 Operation = (
@@ -218,6 +269,8 @@ Operation = (
     | Landed
     | Cancel
     | Launch
+    | Capture
+    | Replay
     | Retire
     | Advance
     | Offload
@@ -227,6 +280,10 @@ Operation = (
     | Tear
     | Spoil
     | Restart
+    | Send
+    | Receive
+    | Release
+    | Expire
     | Fork
     | Finish
     | Abort
@@ -241,6 +298,8 @@ OPERATIONS: tuple[type[Operation], ...] = (
     Landed,
     Cancel,
     Launch,
+    Capture,
+    Replay,
     Retire,
     Advance,
     Offload,
@@ -250,6 +309,10 @@ OPERATIONS: tuple[type[Operation], ...] = (
     Tear,
     Spoil,
     Restart,
+    Send,
+    Receive,
+    Release,
+    Expire,
     Fork,
     Finish,
     Abort,
@@ -260,3 +323,9 @@ OPERATIONS: tuple[type[Operation], ...] = (
 
 TRANSFERS: frozenset[type[Operation]] = frozenset({Offload, Load, Complete, Fail, Tear, Spoil, Restart})
 """What needs a target with tiers."""
+
+GRAPHS: frozenset[type[Operation]] = frozenset({Capture, Replay})
+"""What needs a target that replays captured graphs."""
+
+EXCHANGES: frozenset[type[Operation]] = frozenset({Send, Receive, Release, Expire})
+"""What needs a pair of targets."""

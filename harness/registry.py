@@ -3,7 +3,7 @@
 Two kinds of names, as ``--target`` and the configuration of a trace give them:
 
 - an entry point of the group ``kvsan.targets``: ``paged``, ``vllm@0.22.1``, ``mutant:NAME``. What stands behind ``@``
-  or ``mutant:`` is for the target's factory, which reads it from the configuration.
+  or the colon of a mutant is for the target's factory, which reads it from the configuration.
 - ``package.module:Class``, or a function: anything that takes a Configuration and returns a target.
 """
 
@@ -24,8 +24,15 @@ TargetFactory = Callable[[Configuration], Target]
 
 GROUP = "kvsan.targets"
 
-IN_PROCESS = frozenset({"paged", "canary", "mutant"})
-REFERENCE = IN_PROCESS | {"vllm-offload"}
+PAIRS = frozenset({"disagg", "disagg-mutant"})
+IN_PROCESS = frozenset({"paged", "canary", "mutant", "graphs", "graphs-mutant"}) | PAIRS
+REFERENCE = IN_PROCESS - PAIRS | {"vllm-offload"}
+
+RUNNERS = frozenset({"graphs", "graphs-mutant"})
+"""Targets that launch for the one that their option ``over`` names."""
+
+MUTANTS = frozenset({"mutant", "graphs-mutant", "disagg-mutant"})
+"""Targets behind whose name stands that of a seeded bug."""
 
 _REFERENCE = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<attribute>\w+(\.\w+)*)")
 
@@ -62,13 +69,25 @@ def takes_reference_options(name: str) -> bool:
     return _entry_name(name) in REFERENCE
 
 
+def takes_pair_options(name: str) -> bool:
+    """Whether a target is made with the reference pair's options."""
+    return _entry_name(name) in PAIRS
+
+
 def runs_in_process(configuration: Configuration) -> bool:
-    """Whether both target and kernels are KVSan's own; a user's kernel may crash or hang like a user's target."""
-    return is_builtin_in_process(configuration.target) and not is_users_own(configuration.kernels)
+    """Whether both target and kernels are KVSan's own; a user's kernel may crash or hang like a user's target.
+
+    So may a manager that a runner of graphs launches for.
+    """
+    names = [configuration.target]
+    if _entry_name(configuration.target) in RUNNERS:
+        names.append(str(configuration.option("over", "paged")))
+    return all(map(is_builtin_in_process, names)) and not is_users_own(configuration.kernels)
 
 
 def _entry_name(name: str) -> str:
-    return "mutant" if name.startswith("mutant:") else name.partition("@")[0]
+    kind, colon, _ = name.partition(":")
+    return kind if colon and kind in MUTANTS else name.partition("@")[0]
 
 
 def _targets() -> dict[str, EntryPoint]:

@@ -60,7 +60,7 @@ def submit(session: Session, operation: Submit) -> bool:
         return False
     if (operation.salt and not traits.salts) or (operation.adapter and not traits.adapters):
         return False
-    if (operation.media and not traits.media) or operation.at != "p0":
+    if (operation.media and not traits.media) or operation.at != session.pool:
         return False
     life = Life(operation.r, operation.adapter, operation.media)
     _expand_prompt(session, operation, life)

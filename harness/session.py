@@ -8,26 +8,39 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from kvsan.harness import launches, requests, transfers
+from kvsan.harness import exchanges, graph_launches, launches, requests, transfers
 from kvsan.harness.blame import blame_of
 from kvsan.harness.books import Books
 from kvsan.harness.device import Device, Work
+from kvsan.harness.exchange import Exchange
 from kvsan.harness.executor import MemoryExecutor
 from kvsan.harness.expectation import Expected, Row
 from kvsan.harness.identity import SegmentCache
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.numbers_oracle import NumbersOracle
 from kvsan.harness.operations import Operation
+from kvsan.harness.pair import PRODUCER
+from kvsan.harness.pull import Pulled
 from kvsan.harness.shadow import Shadow, name_identity_of
 from kvsan.harness.step import Step
 from kvsan.harness.target import SessionState, Target, anything_goes
 from kvsan.harness.transfer import Transfer
 from kvsan.harness.verdict import Violation
 
+if TYPE_CHECKING:
+    from kvsan.harness.pair_session import Place
+
 Handler = Callable[["Session", Operation], bool]
 
-HANDLERS: dict[type[Operation], Handler] = {**requests.HANDLERS, **launches.HANDLERS, **transfers.HANDLERS}
+HANDLERS: dict[type[Operation], Handler] = {
+    **requests.HANDLERS,
+    **launches.HANDLERS,
+    **graph_launches.HANDLERS,
+    **transfers.HANDLERS,
+    **exchanges.HANDLERS,
+}
 
 _ENDED_KEPT = 256
 _SWEEP_EVERY = 1000
@@ -42,7 +55,8 @@ class Session:
     """Runs operations against a target and judges every step.
 
     ``sweep_every`` is in executed steps; 1 makes the first bad step exact, also against a target that says too little.
-    ``numbers`` adds the third oracle. ``beyond_contract`` runs what the target's contract forbids.
+    ``numbers`` adds the third oracle. ``beyond_contract`` runs what the target's contract forbids. ``place`` is where the
+    target stands in a pair; ``kvsan.harness.pair_session`` makes sessions that have one.
     """
 
     def __init__(
@@ -52,16 +66,19 @@ class Session:
         numbers: NumbersOracle | None = None,
         sweep_every: int | None = None,
         beyond_contract: bool = False,
+        place: Place | None = None,
     ) -> None:
         self.target = target
         self.traits = target.traits
+        self.pool = PRODUCER if place is None else place.pool
         self.books = Books(target)
+        self.books.exchange = None if place is None else place.exchange
         self.requests: dict[str, Expected] = {}
-        self.known: deque[Expected] = deque(maxlen=_ENDED_KEPT)
+        self.known: deque[Expected] = deque(maxlen=_ENDED_KEPT) if place is None else place.known
         self.ids: set[str] = set()
         self.shadow = Shadow(self.books, name_identity_of(self.known, self.books.masks))
         self.executor = MemoryExecutor(self.books, self.shadow, numbers)
-        self.device = Device(self.executor, self.traits.streams)
+        self.device = Device(self.executor, self.traits.streams) if place is None else place.device.join(self.executor)
         self.segments = SegmentCache()
         self.batch: dict[str, Row] = {}
         self.in_flight: dict[str, Work] = {}
@@ -82,10 +99,31 @@ class Session:
         self._on_lookup = [one.on_lookup for one in self._overriding("on_lookup")]
         self._on_transfer = [one.on_transfer for one in self._overriding("on_transfer")]
         self.executor.judges = [one.on_moved for one in self._overriding("on_moved")]
+        self.executor.graphs.judges = [one.on_replay for one in self._overriding("on_replay")]
         self._sweep = [one.sweep for one in self._overriding("sweep")]
 
     def _overriding(self, hook: str) -> list[Invariant]:
         return [one for one in self.invariants if getattr(type(one), hook) is not getattr(Invariant, hook)]
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """Account of what goes from pool to pool, if the target is one of a pair."""
+        return self.books.exchange
+
+    @property
+    def on_pulled(self) -> list[Callable[[Transfer, Pulled], None]]:
+        """Who judges what a piece of a pull reads from this pool."""
+        return [one.on_pulled for one in self._overriding("on_pulled")]
+
+    @property
+    def parts(self) -> tuple[Session, ...]:
+        """Sessions of one target each that this one is made of."""
+        return (self,)
+
+    @property
+    def blamed(self) -> Session:
+        """Session of the last step."""
+        return self
 
     # -- running
 
@@ -97,7 +135,7 @@ class Session:
         except Violation:
             raise
         except Exception as error:
-            raise blame_of(error, self.target, self.books.view, operation) from error
+            raise self._blame(error, operation) from error
 
     def _step(self, operation: Operation) -> bool:
         kind = type(operation)
@@ -140,20 +178,38 @@ class Session:
         for judge in self._sweep:
             judge()
 
+    def _blame(self, error: Exception, operation: Operation | None) -> Exception:
+        others = () if self.exchange is None else (self.exchange.producer, self.exchange.consumer)
+        return blame_of(error, self.target, self.books.view, operation, *others)
+
     def close(self) -> None:
         """End every request, let all work finish, and judge what is left: nothing may leak."""
         self.position += 1
+        self.wind_down()
+        self.judge_rest()
+
+    def wind_down(self) -> None:
+        """End every request and all that waits for something."""
+        self._at_the_end(self._wind_down)
+
+    def judge_rest(self) -> None:
+        """Let all work finish, and judge what is left."""
+        self._at_the_end(self._judge_rest)
+
+    def _at_the_end(self, act: Callable[[], None]) -> None:
         try:
-            self._close()
+            act()
         except Violation:
             raise
         except Exception as error:
-            raise blame_of(error, self.target, self.books.view, None) from error
+            raise self._blame(error, None) from error
 
-    def _close(self) -> None:
+    def _wind_down(self) -> None:
         self.sweep()
         for operation in launches.closing_operations(self):
             self._step(operation)
+
+    def _judge_rest(self) -> None:
         self.device.drain()
         self.sweep()
         for invariant in self.invariants:

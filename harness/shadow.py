@@ -70,15 +70,24 @@ class Shadow:
             unit = int(table[block])
             if unit == self.books.null:
                 raise Violation("provenance", "null write", f"{row.name}@{start} is written into the null unit {unit}")
-            if self._relied_on(unit):
+            if self.relied_on(unit):
                 who = partial(_position, row.name, start)
-                self._check_write(unit, offset_of(start, size), identity[start:end], row.group, who)
+                self.check_write(unit, offset_of(start, size), identity[start:end], row.group, who)
             slot = unit * size + start - block * size
             self.content[slot : slot + end - start] = identity[start:end]
             self.writer[slot : slot + end - start] = step
             start = end
 
-    def _relied_on(self, unit: int) -> bool:
+    def write_token(self, row: BoundRow, position: int, slot: int, step: int) -> None:
+        """Store the identity of one position in a slot of the pool, whatever the table says."""
+        unit, written = unit_of(slot, self.block_size), row.identity[position : position + 1]
+        if self.relied_on(unit):
+            who = partial(_position, row.name, position)
+            self.check_write(unit, offset_of(slot, self.block_size), written, row.group, who)
+        self.content[slot] = written[0]
+        self.writer[slot] = step
+
+    def relied_on(self, unit: int) -> bool:
         """Whether anybody but its one owner may count on what is in a unit."""
         books = self.books
         if unit >= self.num_units:  # a host unit: what is in it is judged by the tiers' invariants
@@ -87,7 +96,7 @@ class Shadow:
             return False
         return books.holders[unit] > 1 or unit in books.publications
 
-    def _check_write(self, unit: int, offset: int, written: IntArray, group: int, who: Writer) -> None:
+    def check_write(self, unit: int, offset: int, written: IntArray, group: int, who: Writer) -> None:
         """Compare what is about to be written from ``offset`` on with what holders and the hash of a unit stand for."""
         size = self.block_size
         for other in self.books.requests.values():
@@ -144,9 +153,9 @@ class Shadow:
     def copy(self, source: int, destination: int, start: int, stop: int) -> None:
         """Copy slots with their lineage."""
         self.arrive(destination)
-        if self._relied_on(destination):
+        if self.relied_on(destination):
             who = partial(_slot_of_copy, source * self.block_size + start)
-            self._check_write(destination, start, self.blocks[source, start:stop], 0, who)
+            self.check_write(destination, start, self.blocks[source, start:stop], 0, who)
         self.blocks[destination, start:stop] = self.blocks[source, start:stop]
         self.writers[destination, start:stop] = self.writers[source, start:stop]
 
@@ -169,8 +178,8 @@ class Shadow:
 
     def zero(self, unit: int, start: int, stop: int, step: int) -> None:
         """Zero slots: nothing may be read from them."""
-        if self._relied_on(unit):
-            self._check_write(unit, start, np.zeros(stop - start, np.int64), 0, lambda _at: "zero")
+        if self.relied_on(unit):
+            self.check_write(unit, start, np.zeros(stop - start, np.int64), 0, lambda _at: "zero")
         self.blocks[unit, start:stop] = 0
         self.writers[unit, start:stop] = step
 

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kvsan.harness.exchange import Offer
 from kvsan.harness.expectation import Expected
 from kvsan.harness.operations import Adapter, Operation
 from kvsan.harness.transfer import Transfer
@@ -70,7 +71,8 @@ class Step:
 
     ``units`` are those that the target says it touched, or all, if it keeps no track. ``begun`` and ``completed`` are the
     transfer that the step began, or told the target the end of. ``reset`` says that the prefix cache was; ``looked_up`` is
-    what a load found on the device, in tokens.
+    what a load found on the device, in tokens. ``offered`` is what the step offered to another pool, ``kept`` an offer that
+    was to expire and did not.
     """
 
     index: int = 0
@@ -91,6 +93,8 @@ class Step:
     looked_up: int = 0
     begun: Transfer | None = None
     completed: Transfer | None = None
+    offered: Offer | None = None
+    kept: Offer | None = None
 
     def changed(self) -> bool:
         """Whether anything was touched, refused, reused or ended."""
@@ -109,6 +113,6 @@ class Step:
             self.withdrawn.clear()
         if self.copied:  # also if the target did not tell of the table that changed
             self.copied.clear()
-        self.subject = self.begun = self.completed = None
+        self.subject = self.begun = self.completed = self.offered = self.kept = None
         self.hit = self.shareable_blocks = self.looked_up = 0
         self.reset = False

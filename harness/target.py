@@ -79,7 +79,20 @@ class Zero(NamedTuple):
     after: tuple[str, ...] = ()
 
 
-Effect = Copy | Zero | Put | Get
+class Fill(NamedTuple):
+    """Effect: ``values``, int64 ``[rows, columns]``, go to a static buffer of captured graphs, from row ``row`` on.
+
+    They are read when the device executes it: an array that is changed before is staging memory that was reused too early.
+    """
+
+    buffer: str
+    row: int
+    values: IntArray
+    stream: str = COMPUTE_STREAM
+    after: tuple[str, ...] = ()
+
+
+Effect = Copy | Zero | Put | Get | Fill
 Effects = Sequence[Effect]
 
 
@@ -233,9 +246,11 @@ class Traits:
     - ``late_notices``: survives to hear again how a transfer ended.
     - ``preempts_loading``: a request can be preempted while it waits for a load.
     - ``offloads_all``: an offload that is granted leaves no full chunk of the request outside of the tier.
+    - ``loads_hits``: a load that is possible is granted; it begins where the device's hit ends.
     - ``resets_tiers``: a reset of the prefix cache that is granted empties the tiers too.
     - ``loads_progress``: a load is admitted only if some request that loads, or has loaded, can be scheduled to the end
       of its prompt with the units that are free.
+    - ``graph_rows``: most rows of a captured graph; 0: replays none (``kvsan.harness.graphs``).
     - ``allows``: the contract, each rule with its source where it is defined.
     """
 
@@ -267,8 +282,10 @@ class Traits:
     late_notices: bool = False
     preempts_loading: bool = False
     offloads_all: bool = False
+    loads_hits: bool = False
     resets_tiers: bool = False
     loads_progress: bool = False
+    graph_rows: int = 0
     allows: Rule = field(default=anything_goes)
 
 

@@ -44,6 +44,7 @@ INTEGERS: dict[str, tuple[int, int]] = {
     "options": (-(1 << 63), (1 << 63) - 1),
     "step": (0, 1_000_000),
     "index": TOKENS,
+    "rows": (1, 1024),
 }
 """Least and greatest value of an integer, by the name of its field."""
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from kvsan.harness.expectation import Expected
-from kvsan.harness.target import Chunk, Copy, Effect, Zero
+from kvsan.harness.target import Chunk, Copy, Effect, Fill, Zero
 from kvsan.harness.tiers import HOST_TIER, Put
 from kvsan.harness.verdict import Violation
 
 if TYPE_CHECKING:
     from kvsan.harness.device import Work
+    from kvsan.harness.pull import Route
 
 FAILED, TORN, REFUSED = "failed", "torn", "refused"
 """Why a transfer fails: a fault, a fault in the middle of a piece, or a store that would not take or give."""
@@ -28,11 +29,11 @@ class Transfer:
 
     ``held`` are device units that it reads and therefore holds; ``written`` those that it writes. ``loading`` are the
     positions that a load brings, ``[start, stop)``. ``failure`` is empty while all is well; ``refused`` are tier and key of
-    what a store would not take or give.
+    what a store would not take or give. ``route`` is that of a pull from another pool, unless it was refused.
     """
 
     t: str
-    kind: Literal["offload", "load"]
+    kind: Literal["offload", "load", "receive"]
     tier: str
     request: Expected
     chunks: Sequence[Chunk]
@@ -44,6 +45,7 @@ class Transfer:
     failure: str = ""
     refused: list[tuple[str, str]] = field(default_factory=list)
     left: int = 0
+    route: Route | None = None
 
     @property
     def running(self) -> bool:
@@ -94,4 +96,6 @@ def units_of(effect: Effect) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return (effect.source,), (effect.destination,)
     if isinstance(effect, Zero):
         return (), (effect.unit,)
+    if isinstance(effect, Fill):
+        return (), ()
     return (effect.units, ()) if isinstance(effect, Put) else ((), effect.units)

@@ -102,6 +102,9 @@ def _begin(session: Session, transfer: Transfer, effects: Effects) -> None:
     transfer.works = enqueue_effects(session, effects, transfer)
     if len(session.transfers) > 1:
         session.counts["two transfers in flight"] += 1
+    assert session.books.tiers is not None
+    for chunk in transfer.chunks:
+        session.books.tiers.claim(transfer.request, chunk)
     session.transfer_began(transfer)
 
 
@@ -178,21 +181,27 @@ def complete(session: Session, operation: Complete) -> bool:
     _count_completion(session, transfer, was_done)
     del session.transfers[operation.t]
     session.told[operation.t] = not transfer.failure
-    tiered(session).complete(operation.t, not transfer.failure)
+    _tell(session, operation.t)
     session.step_facts.completed = transfer
     session.step_facts.subject = request
-    if transfer.kind == "load":
-        _end_load(session, transfer, request)
-    else:
+    if transfer.kind == "offload":
         session.books.remove(reversed(transfer.held))
+    else:
+        _end_load(session, transfer, request)
     return True
+
+
+def _tell(session: Session, t: str) -> None:
+    """Tell whoever began a transfer how it ended."""
+    exchange = session.exchange
+    (tiered(session) if exchange is None else exchange.consumer).complete(t, session.told[t])
 
 
 def _again(session: Session, operation: Complete) -> bool:
     """A notice that was delivered before comes once more; nothing may come of it."""
     if operation.t not in session.told or not session.traits.late_notices or not session.allowed(None, operation):
         return False
-    tiered(session).complete(operation.t, session.told[operation.t])
+    _tell(session, operation.t)
     session.counts["completion told twice"] += 1
     return True
 

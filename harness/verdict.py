@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from kvsan.harness.trace import Trace
 
 KERNEL = "kernel"
+NUMBERS = "numbers"
 CRASH = "target.crash"
 KERNEL_CRASH = "kernel "
 """Begins the cause of ``target.crash`` where a user's kernel raised, and not the manager."""
@@ -51,7 +52,7 @@ class Violation(Exception):
     @property
     def needs_kernels(self) -> bool:
         """Whether it shows only where kernels run."""
-        return self.invariant in ("numbers", KERNEL) or self.cause.startswith(KERNEL_CRASH)
+        return self.invariant in (NUMBERS, KERNEL) or self.cause.startswith(KERNEL_CRASH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,15 @@ from kvsan.harness.invariant import Invariant
 from kvsan.invariants.append_only import AppendOnly
 from kvsan.invariants.conservation import Conservation
 from kvsan.invariants.deferred_free import DeferredFree
+from kvsan.invariants.exchange_content import ExchangeContent
+from kvsan.invariants.exchange_leaks import ExchangeLeaks
+from kvsan.invariants.exchange_pins import ExchangePins
+from kvsan.invariants.exchange_unlanded import ExchangeUnlanded
 from kvsan.invariants.failed_load import FailedLoad
 from kvsan.invariants.free_iff_unreferenced import FreeIffUnreferenced
 from kvsan.invariants.free_order import FreeOrder
 from kvsan.invariants.free_queue import FreeQueue
+from kvsan.invariants.graph_metadata import GraphMetadata
 from kvsan.invariants.hash_content import HashContent
 from kvsan.invariants.hash_map import HashMap
 from kvsan.invariants.hit_bounds import HitBounds
@@ -46,9 +51,13 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     Tenants,
     LostHits,
     RefusalAtomic,
+    ExchangePins,
+    ExchangeUnlanded,
+    ExchangeContent,
     DeferredFree,
     AppendOnly,
     TableCovers,
+    GraphMetadata,
     TierKey,
     TransferPins,
     TransferEnds,
@@ -68,6 +77,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     FreeQueue,
     FreeOrder,
     TransferLeaks,
+    ExchangeLeaks,
     Quiescence,
 )
 
@@ -87,14 +97,14 @@ ORACLES = (
         "provenance",
         "Every token that attention reads is the one the request expects there.",
         "kvsan.harness.shadow",
-        ("foreign", "unwritten", "null unit", "null write"),
+        ("foreign", "unwritten", "null unit", "null write", "length", "outside the pool"),
         "slot mappings and positions that an engine computes itself, unless the harness drives that code.",
     ),
     Oracle(
         "foreign_write",
         "What is written is what every holder of the unit relies on there.",
         "kvsan.harness.shadow",
-        ("shared", "published", "outside the unit", "outside the pool"),
+        ("shared", "published", "padding", "outside the unit", "outside the pool"),
         "damage where nobody has computed anything yet; ``provenance`` does if it is read.",
     ),
     Oracle(
@@ -115,7 +125,7 @@ ORACLES = (
         "numbers",
         "Every attention output equals a float64 reference within a derived bound.",
         "kvsan.harness.numbers",
-        ("key-bytes", "value-bytes", "needle", "zero", "random"),
+        ("key-bytes", "value-bytes", "needle", "zero", "random", "replicas"),
         "a kernel that fails for other queries or values only, or within the bound of the random query.",
     ),
     Oracle(

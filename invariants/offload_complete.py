@@ -1,21 +1,24 @@
 """What is offloaded is offloaded whole.
 
 Statement (trait ``offloads_all``): after an offload to the host was granted, every full chunk of what the request has
-computed is there or on its way.
+computed is there or on its way; and it is granted where the free host units are enough for what is missing and nothing of
+the request is on its way.
 
 Why: one chunk that is left out ends every later hit where it is missing.
 
 Reports: vLLM 48596 (last block never stored), 47046.
 
-Does not see: offloads that are refused, which may have no room.
+Does not see: offloads to stores; offloads that are refused where something would have to be evicted for them.
 
-Mutant: ``last_chunk_never_stored``.
+Mutant: ``last_chunk_never_stored``, ``evicts_its_own_prefix``, ``evicts_though_there_is_room``.
 """
 
 from __future__ import annotations
 
 from kvsan.gpu_kernels.addressing import full_blocks
+from kvsan.harness.expectation import Expected
 from kvsan.harness.invariant import Invariant
+from kvsan.harness.operations import Offload
 from kvsan.harness.step import Step
 from kvsan.harness.tiers import HOST_TIER
 
@@ -24,21 +27,47 @@ class OffloadComplete(Invariant):
     """Checks the host's index after an offload to it."""
 
     id = "offload_complete"
+    every_step = True
 
     def applies(self) -> bool:
         """Only where it is promised."""
         return self.books.tiers is not None and self.traits.offloads_all
 
     def after_step(self, step: Step) -> None:
-        """Judge the offload that the step began."""
-        transfer, tiers = step.begun, self.books.tiers
-        if transfer is None or transfer.kind != "offload" or transfer.tier != HOST_TIER:
+        """Judge an offload to the host, begun or refused."""
+        operation, tiers = step.operation, self.books.tiers
+        if not isinstance(operation, Offload) or operation.tier != HOST_TIER:
             return
         assert tiers is not None
-        request, blocks = transfer.request, self.traits.chunk_blocks
-        for chunk in range(full_blocks(request.retired, self.traits.block_size) // blocks):
-            if not any(tiers.view.entry(HOST_TIER, key) for key in tiers.keys_of(request, chunk * blocks)):
-                raise self.violated(
-                    "left out",
-                    f"{transfer.t} offloads {request.r}, but not its chunk of blocks {chunk * blocks} and on",
-                )
+        request = next(one for one in self.books.requests.values() if one.r == operation.r)
+        missing = self._missing(request)
+        if not missing:
+            return
+        if step.begun is not None:
+            raise self.violated(
+                "left out", f"{operation.t} offloads {request.r}, but not its chunk of blocks {missing[0]} and on"
+            )
+        free = tiers.view.free_host_units()
+        if len(missing) * self.traits.chunk_blocks <= free and not self._is_on_its_way(request):
+            raise self.violated(
+                "refused",
+                f"{operation.t} was refused: {request.r} has {len(missing)} chunks to store, and {free} host units are free",
+            )
+
+    def _missing(self, request: Expected) -> list[int]:
+        """First block of each full chunk that is not in the host, in any state."""
+        tiers, blocks = self.books.tiers, self.traits.chunk_blocks
+        assert tiers is not None
+        return [
+            block
+            for block in range(0, full_blocks(request.retired, self.traits.block_size) // blocks * blocks, blocks)
+            if not any(tiers.view.entry(HOST_TIER, key) for key in tiers.keys_of(request, block))
+        ]
+
+    def _is_on_its_way(self, request: Expected) -> bool:
+        """Whether something goes down that a new offload could be told to wait for."""
+        tiers = self.books.tiers
+        assert tiers is not None
+        blocks = full_blocks(request.retired, self.traits.block_size) // self.traits.chunk_blocks
+        keys = {key for chunk in range(blocks) for key in tiers.keys_of(request, chunk * self.traits.chunk_blocks)}
+        return any(key in keys for transfer in tiers.in_flight.values() for _, key in transfer.tier_writes())

@@ -1,6 +1,6 @@
 """What arrives is what the key stands for.
 
-Statement: every piece of a transfer, when it has moved, has put the content of its key's block where it went.
+Statement: every piece of a transfer, when it has moved, has put the content of its key's block where it went; into a store, too.
 
 Why: a tier that was filled with the wrong page serves it for ever; the first bad copy is the place to look.
 
@@ -8,7 +8,7 @@ Reports: vLLM 45704 (store to host not ordered after compute), 48596, LMCache 17
 
 Does not see: bytes behind the identities; ``numbers`` compares those when they are read.
 
-Mutant: ``offload_before_compute``, ``load_one_block_late``.
+Mutant: ``offload_before_compute``, ``copy_before_arrival``, ``copies_one_slot_short``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from kvsan.gpu_kernels.addressing import slot_of
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.target import Copy, Effect
-from kvsan.harness.tiers import Put
+from kvsan.harness.tiers import Get, Put
 from kvsan.harness.transfer import Transfer
 
 
@@ -32,12 +32,12 @@ class TierContent(Invariant):
         return self.books.tiers is not None
 
     def on_moved(self, transfer: Transfer, effect: Effect) -> None:
-        """Look at what has arrived; what goes into a store was looked at when it reached the host."""
+        """Look at what has arrived; in the host also at what leaves for a store, which keeps it for others."""
         if isinstance(effect, Copy):
             host_unit = effect.destination if transfer.kind == "offload" else effect.source
             self._check(transfer, host_unit, effect.destination)
-        elif not isinstance(effect, Put):
-            for unit in getattr(effect, "units", ()):
+        elif isinstance(effect, Put | Get):
+            for unit in effect.units:
                 self._check(transfer, unit, unit)
 
     def _check(self, transfer: Transfer, host_unit: int, arrived_in: int) -> None:

@@ -1,7 +1,7 @@
 """A transfer moves what it says it moves, between places that are its own.
 
-Statement: a load writes only units that its request alone holds, behind the prefix that the device already has, each once; an
-offload reads only units of its request's table, of tokens that have retired.
+Statement: a load writes only units that its request alone holds, behind the prefix that the device already has, each once, and
+leaves a token of the prompt to compute; an offload reads only units of its request's table, of tokens that have retired.
 
 Why: other requests read the blocks of a shared prefix while a load writes them again.
 
@@ -9,7 +9,7 @@ Reports: vLLM 43559, 48375 (a block computed by nobody between two boundaries), 
 
 Does not see: host units; ``transfer_pins`` and ``tier_content`` do.
 
-Mutant: ``load_over_hits``, ``offload_of_unretired``.
+Mutant: ``load_over_hits``, ``offload_of_unretired``, ``load_leaves_nothing``, ``load_one_block_late``.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class TransferEnds(Invariant):
         request, (start, stop) = transfer.request, transfer.loading
         size = self.traits.block_size
         own = request.tables[0][start // size : stop // size]
+        if stop >= len(request.life.tokens):
+            raise self.violated(
+                "nothing left", f"{transfer.t} brings {request.r}@{start}..{stop - 1}: no token is left to compute"
+            )
         for effect in transfer.copies():
             self._check_place(transfer, effect.source, effect.destination)
             if effect.destination not in own:

@@ -9,7 +9,7 @@ Reports: vLLM 46283 (a remote that never reports), LMCache 1756, 1130, SGLang 16
 
 Does not see: memory of the process besides host units.
 
-Mutant: ``failed_store_never_ends``, ``evicted_file_stays``.
+Mutant: ``failed_store_never_ends``, ``reset_leaves_files``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a transfer reads or writes stays where it is until the manager has heard the end of it.
 
 Statement: while a transfer is in flight, no device unit at its end is in the free queue, its chunks are in the index of the
-host with the same host units and in the index of the store that it reads or writes, and no other transfer writes a host unit
-that it uses.
+host with the same host units and in the index of the store that it reads or writes, no two of its chunks share a host unit,
+and no other transfer writes a host unit that it uses.
 
 Why: the copy in flight reads or writes somebody else's memory.
 
@@ -36,6 +36,10 @@ class TransferPins(Invariant):
         """No two transfers may meet in a host unit unless both read it; nothing in flight was evicted for this one."""
         tiers = self.books.tiers
         assert tiers is not None
+        units = transfer.host_units()
+        if len(set(units)) < len(units):
+            twice = next(unit for unit in units if units.count(unit) > 1)
+            raise self.violated("two chunks", f"{transfer.t} has host unit {twice} for two of its pages")
         writes = set(transfer.host_writes())
         for other in tiers.in_flight.values():
             if other is not transfer:

@@ -9,6 +9,8 @@ import pytest
 from kvsan.ci.docs import EXAMPLES, LABELS, PAGES, labelled, main
 from kvsan.harness.operations import OPERATIONS
 from kvsan.invariants import Entry, catalogue
+from kvsan.models_under_test.disagg.mutants import MUTANTS as PAIR_MUTANTS
+from kvsan.models_under_test.graphs.mutants import MUTANTS as GRAPH_MUTANTS
 from kvsan.models_under_test.mutants import MUTANTS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -37,4 +39,6 @@ def test_an_invariant_says_what_it_states_and_what_it_does_not_see(entry: Entry)
 def test_an_invariant_names_seeded_bugs_that_exist(entry: Entry) -> None:
     named = dict(labelled(entry))["Mutant"].split("``")[1::2]
     assert named
-    assert set(named) <= set(MUTANTS)
+    known = {*MUTANTS, *(f"graphs-mutant:{name}" for name in GRAPH_MUTANTS)}
+    known |= {f"disagg-mutant:{name}" for name in PAIR_MUTANTS}
+    assert set(named) <= known

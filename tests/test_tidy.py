@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "gpu_kernels": (),
     "harness": ("kvsan.gpu_kernels",),
     "invariants": ("kvsan.harness", "kvsan.gpu_kernels.addressing"),
-    "models_under_test": ("kvsan.harness", "kvsan.gpu_kernels.addressing"),
+    "models_under_test": ("kvsan.harness", "kvsan.gpu_kernels.addressing", "kvsan.gpu_kernels.sharding"),
     "fuzz": BELOW_FUZZ,
     "ci": (*BELOW_FUZZ, "kvsan.fuzz"),
     "cli": (*BELOW_FUZZ, "kvsan.fuzz", "kvsan.ci"),

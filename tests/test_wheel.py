@@ -60,9 +60,14 @@ def test_main_job_runs_from_an_empty_folder(fresh: Path, tmp_path: Path) -> None
     assert re.search(r"steps +1,0\d\d in", done.stdout), done.stdout
 
 
+TARGETS = [
+    "canary", "disagg", "disagg-mutant", "graphs", "graphs-mutant", "mutant", "paged", "vllm", "vllm-offload",
+]  # fmt: skip
+
+
 def test_targets_are_entry_points_of_the_wheel(fresh: Path, tmp_path: Path) -> None:
     code = "from kvsan.harness.registry import available; print(*(name for name, _ in available()))"
-    assert run(tmp_path, fresh, "-c", code).stdout.split() == ["canary", "mutant", "paged", "vllm"]
+    assert run(tmp_path, fresh, "-c", code).stdout.split() == TARGETS
 
 
 @pytest.mark.parametrize("name", ["LICENSE", "py.typed", "METADATA", "budgets.json"])

@@ -10,6 +10,7 @@ import torch
 
 from kvsan.ci.gpu.attention_cases import attention_case
 from kvsan.ci.gpu.cases import Case
+from kvsan.ci.gpu.graph_cases import graph_case
 from kvsan.ci.gpu.inputs import Shape
 from kvsan.ci.gpu.measuring import Timed, measure
 from kvsan.ci.gpu.memory_cases import Moved, copy_case, write_case
@@ -24,6 +25,7 @@ class Work:
     """The sizes of all cases, and the seconds that each is sampled."""
 
     attention: tuple[Shape, ...]
+    replayed: tuple[Shape, ...]
     written: tuple[Moved, ...]
     copied: tuple[Moved, ...]
     budget_s: float
@@ -39,6 +41,7 @@ GPU_WORK = Work(
         Shape(64, 4096, 1, 32, 8, 128, 16, "int8_per_token_head"),
         Shape(64, 4096, 1, 32, 8, 128, 16, "nvfp4"),
     ),
+    replayed=(Shape(64, 4096, 1, 32, 8, 128, 16),),
     written=(Moved(32768, 8, 128, 16),),
     copied=(Moved(4096, 8, 128, 16),),
     budget_s=2.0,
@@ -47,6 +50,7 @@ GPU_WORK = Work(
 
 TINY_WORK = Work(
     attention=(Shape(2, 40, 1, 4, 2, 32, 16), Shape(1, 40, 7, 4, 2, 32, 16), Shape(2, 20, 1, 4, 2, 32, 16, "nvfp4")),
+    replayed=(Shape(2, 40, 1, 4, 2, 32, 16),),
     written=(Moved(20, 2, 32, 16),),
     copied=(Moved(3, 2, 32, 16),),
     budget_s=0.0,
@@ -81,6 +85,8 @@ def makers(work: Work, kernels: KernelSet, machine: Machine) -> Iterable[Callabl
     device, l2_bytes = machine.device, machine.l2_bytes
     for shape in work.attention:
         yield partial(attention_case, shape, kernels, device, l2_bytes, machine.processors)
+    for shape in work.replayed:
+        yield partial(graph_case, shape, kernels, device, machine.processors)
     for moved in work.written:
         yield partial(write_case, moved, kernels, device, l2_bytes)
     for moved in work.copied:

@@ -10,7 +10,7 @@ Every decision is a small method, so that a seeded bug is a small override (``mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kvsan.gpu_kernels.addressing import block_of, blocks_for, full_blocks, offset_of
 from kvsan.harness.target import (
@@ -32,6 +32,9 @@ from kvsan.models_under_test.paged.tiering import Tiering
 from kvsan.models_under_test.paged.tiers import Tiers
 from kvsan.models_under_test.paged.traits import traits_of
 from kvsan.models_under_test.paged.view import PagedView
+
+if TYPE_CHECKING:
+    from kvsan.models_under_test.paged.exchange import PagedConsumer
 
 
 class PagedManager:
@@ -75,6 +78,7 @@ class PagedManager:
         self.loads: dict[str, list[int]] = {}
         self.changed: list[str] = []
         self.tiering = None if tiers is None else self.tiering_type(self, tiers)
+        self.consumer: PagedConsumer | None = None
         self._view = PagedView(self.pool, self.requests)
 
     # -- arrival and look-up
@@ -116,8 +120,8 @@ class PagedManager:
             start = len(hits) * self.block_size + external
         fresh = max(0, self.blocks_needed(start + n + lookahead) - len(request.table) - len(hits))
         shared = None if hits else self._shared_partial_block(request, start)
-        new = fresh + (shared is not None)
-        if not self.fits(request, hits, new) or not self._leaves_progress(request, hits, new, start + n):
+        new, blocks = fresh + (shared is not None), len(request.table) + len(hits) + fresh
+        if not self.fits(request, hits, new) or not self._leaves_progress(request, hits, new, blocks, start + n):
             return None
         row = Row(request, request.scheduled, len(request.table))
         self.take_hits(request, hits)
@@ -160,10 +164,9 @@ class PagedManager:
         references = self.pool.references
         return fresh + sum(references[unit] == 0 for unit in hits)
 
-    def _leaves_progress(self, request: PagedRequest, hits: list[int], fresh: int, stop: int) -> bool:
+    def _leaves_progress(self, request: PagedRequest, hits: list[int], new: int, blocks: int, stop: int) -> bool:
         """Whether loads that are in flight, or done, can still lead somewhere (vLLM 45388)."""
-        blocks = len(request.table) + len(hits) + fresh
-        return self.tiering is None or self.tiering.leaves_progress(request, self.taken(hits, fresh), blocks, stop)
+        return self.tiering is None or self.tiering.leaves_progress(request, self.taken(hits, new), blocks, stop)
 
     def take_hits(self, request: PagedRequest, hits: list[int]) -> None:
         """Let a request without a table begin with blocks that are cached."""
@@ -331,7 +334,7 @@ class PagedManager:
             self._uncopy(request, *row.copied)
         self.changed.append(request.name)
         if request.load:
-            self.tiers.park(request)
+            (self.consumer or self.tiers).park(request)
         elif request.loading:
             self.loads[request.name] = request.table
         elif self.deferred_free and request.launches:

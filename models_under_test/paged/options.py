@@ -7,7 +7,7 @@ from typing import Any
 from kvsan.harness.configuration import Configuration, OptionValue
 from kvsan.harness.verdict import UsageError
 from kvsan.models_under_test.paged.manager import PagedManager
-from kvsan.models_under_test.paged.tiers import IndexMaker, StoreMakers, Tiers, index_maker, store_makers
+from kvsan.models_under_test.paged.tiers import RESETS, IndexMaker, StoreMakers, Tiers, index_maker, store_makers
 
 MANAGER_OPTIONS: dict[str, OptionValue] = {"deferred_free": True, "watermark": 0, "max_in_flight": 2}
 TIER_OPTIONS: dict[str, OptionValue] = {
@@ -17,10 +17,12 @@ TIER_OPTIONS: dict[str, OptionValue] = {
     "stores": "",
     "store_chunks": 8,
     "remote_loses": 0,
+    "reset_reaches": "stores",
 }
 OPTIONS = {**MANAGER_OPTIONS, **TIER_OPTIONS}
 """Options and their defaults. Units of memory are blocks and chunks; ``stores`` names ``disk`` and ``remote``, with a comma
-between them; of every ``remote_loses`` requests that the remote store gets, one makes it lose an entry (0: never)."""
+between them; of every ``remote_loses`` requests that the remote store gets, one makes it lose an entry (0: never). A reset of the
+prefix cache empties the ``device`` alone, the ``host`` too, or everything down to the ``stores``."""
 
 
 def manager_arguments(
@@ -67,6 +69,9 @@ def _tiers(
     for name in names:
         if name not in makers:
             raise UsageError(f"option stores: {name!r}; expected some of {', '.join(makers)}")
+    reset_reaches = str(configuration.option("reset_reaches", RESETS[-1]))
+    if reset_reaches not in RESETS:
+        raise UsageError(f"option reset_reaches: {reset_reaches!r}; expected one of {', '.join(RESETS)}")
     return Tiers(
         configuration.num_units,
         host_units // chunk_blocks * chunk_blocks,
@@ -74,6 +79,7 @@ def _tiers(
         make_index or index_maker(str(configuration.option("policy", "lru"))),
         {name: makers[name] for name in names},
         store_chunks,
+        reset_reaches,
     )
 
 

@@ -25,6 +25,9 @@ IndexMaker = Callable[[int, int, int], TierIndex]
 
 StoreMakers = Mapping[str, Callable[[], Store]]
 
+RESETS = ("device", "host", "stores")
+"""How far down a reset of the prefix cache reaches: engines differ, and so do their defaults."""
+
 POLICIES: Mapping[str, Callable[[int], EvictionPolicy]] = {"lru": lambda _capacity: Lru(), "arc": Arc}
 """Makers of an eviction policy for a capacity in chunks, by the name that an option gives them."""
 
@@ -51,7 +54,10 @@ def store_makers(configuration: Configuration, others: StoreMakers) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Tiers below a pool of ``num_units``: ``host_units`` buffers, and stores of ``store_chunks`` chunks each by name."""
+    """Tiers below a pool of ``num_units``: ``host_units`` buffers, and stores of ``store_chunks`` chunks each by name.
+
+    ``reset_reaches`` is one of ``RESETS``; what a reset does not reach goes on serving.
+    """
 
     num_units: int
     host_units: int
@@ -59,6 +65,7 @@ class Tiers:
     make_index: IndexMaker
     store_makers: StoreMakers
     store_chunks: int
+    reset_reaches: str
 
     def traits(self) -> dict[str, Any]:
         """Traits of a manager that has them."""
@@ -70,9 +77,14 @@ class Tiers:
             "late_notices": True,
             "preempts_loading": True,
             "offloads_all": True,
-            "resets_tiers": True,
+            "resets_tiers": self.reset_reaches == RESETS[-1],
+            "loads_hits": True,
             "loads_progress": True,
         }
+
+    def emptied(self) -> tuple[str, ...]:
+        """Tiers that a reset of the prefix cache empties."""
+        return (HOST_TIER, *self.store_makers)[: {"device": 0, "host": 1}.get(self.reset_reaches)]
 
     def indexes(self) -> dict[str, TierIndex]:
         """Make an index for each tier."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvsan.gpu_kernels.addressing import full_blocks
-from kvsan.harness.operations import OPERATIONS, TRANSFERS
+from kvsan.harness.operations import EXCHANGES, OPERATIONS, TRANSFERS
 from kvsan.harness.target import PrefixIndex, Traits
 from kvsan.models_under_test.paged.pool import NULL_UNIT
 from kvsan.models_under_test.paged.tiers import Tiers
@@ -17,7 +17,7 @@ def traits_of(
         num_units=num_units,
         block_size=block_size,
         null_unit=NULL_UNIT,
-        operations=frozenset(OPERATIONS) - (frozenset() if tiers else TRANSFERS),
+        operations=frozenset(OPERATIONS) - EXCHANGES - (frozenset() if tiers else TRANSFERS),
         publish="retire",
         free_order="lru",
         deferred_free=deferred_free,

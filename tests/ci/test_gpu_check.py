@@ -74,7 +74,7 @@ def test_a_wrong_timed_kernel_ends_in_exit_code_1(capsys: pytest.CaptureFixture[
     assert code == gpu_check.FAILED
     assert "FAILED: decode, 2 x 40 tokens" in told(capsys)
     record = json.loads(out.read_text("utf-8"))
-    assert len(record["failures"]) == 2
+    assert len(record["failures"]) == 3
     assert {one["case"].split(",")[0] for one in record["performance"]} == {"prefill", "write", "block copy"}
     assert record["machine"].startswith("no GPU")
 

@@ -11,7 +11,7 @@ from kvsan.harness.target import PrefixIndex, RequestState, SessionState
 from kvsan.models_under_test.paged import PagedManager, make_target
 
 TIERS = {"host_units": 8, "stores": "disk,remote"}
-TRAITS = make_target(Configuration(options=tuple(TIERS.items()))).traits
+TRAITS = replace(make_target(Configuration(options=tuple(TIERS.items()))).traits, graph_rows=8)
 
 
 def one_step_at_a_time(request: RequestState | None, _: SessionState, operation: Operation) -> bool:
@@ -51,3 +51,12 @@ def test_transfers_are_demanded_where_there_are_tiers() -> None:
 
 def test_what_known_findings_steer_away_from_is_not_demanded() -> None:
     assert steered_events(frozenset({"drafts", "salts"})) == {"rejected draft"}
+
+
+def test_replays_are_demanded_where_there_is_a_runner() -> None:
+    assert {"Capture", "Replay", "padded replay", "replay after preemption"} <= impossible_events(
+        PagedManager(8, 4).traits
+    )
+    one_row = impossible_events(replace(TRAITS, graph_rows=1, max_in_flight=1))
+    assert {"padded replay", "two replays in flight"} <= one_row
+    assert "Replay" not in one_row

@@ -6,6 +6,8 @@ than prompts, lookahead without end, in any order.
 
 from __future__ import annotations
 
+from typing import cast
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from kvsan.harness.operations import (
     Adapter,
     Advance,
     Cancel,
+    Capture,
     Finish,
     Fork,
     Landed,
@@ -23,13 +26,16 @@ from kvsan.harness.operations import (
     Operation,
     Outcome,
     Preempt,
+    Replay,
     ResetPrefixCache,
     Retire,
     Schedule,
     Submit,
 )
 from kvsan.harness.session import Session
+from kvsan.harness.target import Target
 from kvsan.invariants import INVARIANTS
+from kvsan.models_under_test.graphs.runner import FILLS, GraphRunner
 from kvsan.models_under_test.paged import PagedManager
 
 requests = st.sampled_from(["r1", "r2", "r3"])
@@ -78,4 +84,30 @@ def test_any_list_of_operations_runs_clean_on_the_reference(
     for operation in (first, *rest):
         session.step(operation)
     session.close()
+    assert not session.requests
+
+
+graphs = st.sampled_from(["g1", "g2", "g3", "b1"])
+replays = st.builds(Replay, launches, graphs)
+captures = st.builds(Capture, graphs, st.sampled_from([1, 2, 3, 8, 9]))
+decodes = st.builds(Schedule, requests, st.just(1))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    rest=st.lists(st.one_of(operations, captures, replays, replays, decodes, decodes), max_size=40),
+    num_units=st.sampled_from([5, 9, 14]),
+    block_size=st.integers(1, 4),
+    fills=st.sampled_from(FILLS),
+)
+def test_any_list_of_operations_runs_clean_on_the_reference_runner(
+    rest: list[Operation], num_units: int, block_size: int, fills: str
+) -> None:
+    target = GraphRunner(cast(Target, PagedManager(num_units, block_size)), fills)
+    session = Session(cast(Target, target), INVARIANTS, sweep_every=1)
+    begun = [Submit("r1", ((0, 2),)), Schedule("r1", 2), Launch("b9"), Retire("b9"), Capture("g1", 2)]
+    for operation in (*begun, *rest):
+        session.step(operation)
+    session.close()
+    assert session.counts["Capture"] > 0
     assert not session.requests

@@ -80,7 +80,7 @@ def test_what_a_target_raises_is_a_crash_of_the_target(target: PagedManager, cau
 def test_a_crash_tells_the_first_line_and_the_operation() -> None:
     with pytest.raises(Violation) as caught:
         drive(Raises(8, 4))
-    assert caught.value.message == r"KeyError: 'no launch b1\nand more', in Launch(b='b1')"
+    assert caught.value.message == r"KeyError: 'no launch b1\nand more', in Launch(b='b1', at='p0')"
 
 
 class TooFewArguments(PagedManager):
@@ -120,7 +120,7 @@ def test_what_kvsan_itself_raises_is_no_finding(monkeypatch: pytest.MonkeyPatch)
         raise IndexError("a mistake of the harness")
 
     monkeypatch.setitem(session.HANDLERS, Launch, broken)
-    with pytest.raises(HarnessError, match=r"IndexError: a mistake of the harness, in Launch\(b='b1'\)"):
+    with pytest.raises(HarnessError, match=r"IndexError: a mistake of the harness, in Launch\(b='b1', at='p0'\)"):
         drive(PagedManager(8, 4))
 
 

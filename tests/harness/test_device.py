@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Literal
 
@@ -312,3 +314,40 @@ def test_what_a_dropped_piece_would_have_touched_races_with_nothing() -> None:
     device.advance(2)
     device.enqueue(COMPUTE, ZERO, 2)
     assert device.advance(COMPUTE)
+
+
+# -- the same work on real streams
+
+
+class Listed:
+    """Real streams that only write down what they are asked for."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, tuple[int, ...]]] = []
+
+    @contextmanager
+    def work(self, stream: int, clock: tuple[int, ...]) -> Iterator[None]:
+        self.log.append((FIVE[stream], clock))
+        yield
+
+    def synchronize(self, clock: tuple[int, ...]) -> None:
+        self.log.append(("host", clock))
+
+
+def test_work_is_issued_to_real_streams_with_its_clock_and_the_host_waits_where_it_looks() -> None:
+    _, device = tiered_device()
+    real = Listed()
+    device.issue_to(real)
+    device.enqueue(COMPUTE, ZERO, 0)
+    last = device.enqueue(2, Copy(1, 8, 0, 4, "offload"), 1, (device.event(COMPUTE),))
+    assert device.complete(last)
+    assert real.log == [("compute", (1, 0, 0, 0, 0)), ("offload", (1, 0, 1, 0, 0)), ("host", (1, 0, 1, 0, 0))]
+
+
+def test_what_is_dropped_is_not_issued() -> None:
+    session, device = tiered_device()
+    real = Listed()
+    device.issue_to(real)
+    piece_of(session, 4).failure = "failed"
+    assert device.advance(2)
+    assert real.log == []

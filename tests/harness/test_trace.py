@@ -63,6 +63,7 @@ FIELDS: dict[str, st.SearchStrategy[object]] = {
     "outcome": st.lists(outcomes, max_size=3).map(tuple),
     "stream": st.sampled_from(["compute", "copy", "disk"]),
     "index": tokens,
+    "rows": st.integers(1, 1024),
     "how": st.sampled_from(["flip", "truncate"]),
 }
 
@@ -190,7 +191,7 @@ BAD = {
     "operation as an object": ('["Launch", {"b": "b1"}]', '{"Launch": "b1"}', "operations[2]: expected ["),
     "operation without fields": ('["Launch", {"b": "b1"}]', '["Launch"]', "operations[2]: expected ["),
     "operation with three parts": ('["Launch", {"b": "b1"}]', '["Launch", {"b": "b1"}, 0]', "operations[2]: expected"),
-    "unknown field": ('{"b": "b1"}', '{"b": "b1", "c": 1}', "operations[2].Launch: expected a field of Launch (b)"),
+    "unknown field": ('{"b": "b1"}', '{"b": "b1", "c": 1}', "operations[2].Launch: expected a field of Launch (b, at)"),
     "missing field": ('{"b": "b1"}', "{}", "operations[2].Launch.b: missing from Launch"),
     "fields as a list": ('{"b": "b1"}', '["b1"]', "operations[2].Launch: expected an object with fields b"),
     "id empty": ('{"b": "b1"}', '{"b": ""}', "operations[2].Launch.b: expected 1 to 64 characters"),
