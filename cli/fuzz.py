@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from kvsan.harness.configuration import Configuration
 
 DEFAULT_BUDGET_S = 60.0
+_PROFILES = {
+    "disagg": "disagg",
+    "disagg-mutant": "disagg",
+    "graphs": "graphs",
+    "graphs-mutant": "graphs",
+    "vllm-offload": "async",
+}
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -46,7 +53,12 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--budget", type=duration, metavar="TIME", help="time at most: 90s, 5m, 2h (default without --steps: 60s)"
     )
-    parser.add_argument("--profile", default="default", help="how operations are drawn: default or heavy")
+    parser.add_argument(
+        "--profile",
+        metavar="NAME",
+        help="how operations are drawn: default; async (transfers, tiers, faults); disagg (two pools); graphs; "
+        "heavy and heavy-async (large pools, as in the benchmark). Without it: what the target is for",
+    )
     parser.add_argument(
         "--numbers",
         type=share,
@@ -119,7 +131,7 @@ def _settings(args: argparse.Namespace) -> SearchSettings:
         budget_s = DEFAULT_BUDGET_S
     return SearchSettings(
         configuration,
-        profile_named(args.profile),
+        profile_named(args.profile or _usual_profile(args.target)),
         seed=args.seed,
         steps=args.steps,
         budget_s=budget_s,
@@ -129,6 +141,16 @@ def _settings(args: argparse.Namespace) -> SearchSettings:
         beyond_contract=args.beyond_contract,
         slow=_is_slow(configuration),
     )
+
+
+def _usual_profile(target: str) -> str:
+    """Name of the profile that draws what a target is for."""
+    from kvsan.models_under_test.mutants import MUTANTS
+
+    entry, _, name = target.partition("@")[0].partition(":")
+    if entry == "mutant":
+        return MUTANTS[name].profile if name in MUTANTS else "default"
+    return _PROFILES.get(entry, "default")
 
 
 def _is_slow(configuration: Configuration) -> bool:

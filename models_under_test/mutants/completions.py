@@ -108,7 +108,7 @@ class CompletionByName(Mutant):
     """
 
     name = "completion_by_name"
-    killed_by = ("unlanded", "ref_counts", "conservation", "free_iff_unreferenced", "target.crash")
+    killed_by = ("unlanded", "ref_counts", "conservation", "hash_content", "free_iff_unreferenced", "target.crash")
     profile = "async"
     tiering_type = _ResumesByName
 

@@ -15,8 +15,9 @@ import pytest
 
 from kvsan.cli import main, progress
 from kvsan.cli.arguments import duration, option, share
+from kvsan.cli.fuzz import _usual_profile
 from kvsan.cli.summary import Outcome
-from kvsan.fuzz.profiles import DEFAULT
+from kvsan.fuzz.profiles import DEFAULT, PROFILES
 from kvsan.fuzz.search import SearchSettings, SearchSummary
 from kvsan.harness import trace as traces
 from kvsan.harness.configuration import Configuration
@@ -300,3 +301,34 @@ def test_ctrl_c_ends_with_the_summary_and_what_was_found(target: str, empty_fold
     assert "interrupted; " in rest
     assert "Traceback" not in errors
     assert found(empty_folder)
+
+
+def test_help_names_every_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["fuzz", "--help"])
+    text = capsys.readouterr().out
+    assert [name for name in PROFILES if name not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "profile"),
+    [
+        ("paged", "default"),
+        ("mutant:missing_copy_on_write", "default"),
+        ("mutant:offload_unpinned", "async"),
+        ("graphs-mutant:stale_table", "graphs"),
+        ("disagg", "disagg"),
+        ("vllm-offload@0.11.2", "async"),
+        ("my_pool:MyPool", "default"),
+    ],
+)
+def test_a_target_is_searched_with_the_profile_that_it_is_for(target: str, profile: str) -> None:
+    assert _usual_profile(target) == profile
+
+
+def test_a_seeded_bug_of_transfers_is_found_without_a_word_about_profiles(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    assert (
+        main(["fuzz", "--target", "mutant:offload_unpinned", "--steps", "20000", "--max-findings", "1", "--out", out])
+        == 1
+    )
