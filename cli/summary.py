@@ -92,6 +92,8 @@ def text(outcome: Outcome) -> str:
     lines += _row("operations", [f"{name} {counts[name]:,}" for name in kinds if counts[name]])
     lines += _row("prefix hits", [f"{word} {counts[name]:,}" for name, word in _HITS.items()])
     lines += _row("events", [f"{name} {counts[name]:,}" for name in others])
+    if _tiers_idle(outcome):
+        lines += _row("tiers", ["not exercised; use --profile async"])
     if summary.skipped:
         lines += _row("skipped", [f"{summary.skipped:,} (not possible then, or outside the contract)"])
     lines += _row("known", [f"{name} met {times}x" for name, times in sorted(summary.known.items())])
@@ -100,6 +102,13 @@ def text(outcome: Outcome) -> str:
     for missed in summary.too_little:
         lines += _row("too little", [missed])
     return "\n".join(lines)
+
+
+def _tiers_idle(outcome: Outcome) -> bool:
+    """Whether the target has tiers, and the profile leaves them alone."""
+    summary, weights = outcome.summary, outcome.settings.profile.weights
+    has_tiers = summary.runs > 0 and not summary.impossible & {"Offload", "offload to host"}
+    return has_tiers and not (weights["Offload"] or summary.counts["Offload"] or summary.counts["Load"])
 
 
 def _row(name: str, words: list[str]) -> Iterator[str]:

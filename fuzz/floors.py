@@ -97,6 +97,7 @@ def _impossible_transfers(traits: Traits) -> set[str]:
                   for event in (f"offload to {tier}", f"load from {tier}")}  # fmt: skip
     if len(traits.tiers) < 2:
         impossible |= {"Spoil", "Restart", "transfer refused", "restart while storing"}
+        impossible |= {"offload to a store", "load from a store"}
     if not traits.tiers:
         impossible |= _TRANSFER_EVENTS
     if not traits.late_notices:

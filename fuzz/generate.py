@@ -17,6 +17,8 @@ from kvsan.fuzz.profiles import FEATURES, Profile
 from kvsan.fuzz.transfer_draws import TransferDraws
 from kvsan.harness.expectation import Expected
 from kvsan.harness.operations import (
+    GRAPHS,
+    TRANSFERS,
     Abort,
     Adapter,
     Advance,
@@ -117,6 +119,10 @@ class Generator:
         off = {name for name in _SWITCHABLE if random.random() < 0.25}
         if self.session.traits.tiers or self.session.exchange:
             off |= {name for name in _SWITCHABLE_FAULTS if random.random() < 0.25}
+        else:
+            off |= {kind.__name__ for kind in TRANSFERS}
+        if not self.session.traits.graph_rows:
+            off |= {kind.__name__ for kind in GRAPHS}
         if "fork" not in self.features:
             off.add("Fork")
         if "cancel" not in self.features:

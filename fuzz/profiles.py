@@ -158,6 +158,8 @@ ASYNC = Profile(
         "Spoil": 0.5,
         "Restart": 0.5,
         "offload to host": 4,
+        "offload to a store": 1,
+        "load from a store": 0.15,
         "offload to disk": 0.4,
         "offload to remote": 0.7,
         "load from host": 1,

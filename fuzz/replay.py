@@ -18,6 +18,7 @@ from kvsan.gpu_kernels.sharding import Layout
 from kvsan.harness.configuration import HOST, TRITON, Configuration
 from kvsan.harness.device import Device
 from kvsan.harness.fingerprint import Fingerprint
+from kvsan.harness.granted import check_tiers
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.numbers import Numbers
 from kvsan.harness.operations import Operation
@@ -79,6 +80,7 @@ def _check(target: Target, configuration: Configuration) -> None:
             f"target {configuration.target}: made a {type(target).__name__} whose traits are no "
             "kvsan.harness.target.Traits; expected a kvsan.harness.target.Target"
         )
+    check_tiers(target.traits, f"target {configuration.target}")
     for method in ("view", "delta"):
         if not callable(getattr(target, method, None)):
             raise UsageError(

@@ -218,7 +218,7 @@ class Search:
         if not takes(configuration.target):
             return configuration.options
         options: dict[str, OptionValue] = {name: random.choice(values) for name, values in profile.options}
-        return tuple(sorted((options | dict(configuration.options)).items()))
+        return tuple(sorted(fitted(options, dict(configuration.options)).items()))
 
     def _drive(
         self,
@@ -313,6 +313,20 @@ class Search:
         self._seen.add(finding.kind)
         self.summary.findings.append(finding)
         self._reporter.found(finding)
+
+
+def fitted(drawn: dict[str, OptionValue], given: dict[str, OptionValue]) -> dict[str, OptionValue]:
+    """Join drawn options and those that the user gave; what was drawn gives way where both cannot be."""
+    options = drawn | given
+    host_units, chunk_blocks = options.get("host_units"), options.get("chunk_blocks")
+    if isinstance(host_units, int) and isinstance(chunk_blocks, int) and chunk_blocks > host_units:
+        if "chunk_blocks" not in given:
+            options["chunk_blocks"] = max(1, host_units)
+        elif "host_units" not in given:
+            options["host_units"] = chunk_blocks
+    if host_units == 0 and "stores" not in given and "stores" in drawn:
+        options["stores"] = ""
+    return options
 
 
 def _repeats(judge: Judge, trace: Trace, violation: Violation) -> tuple[int, int]:

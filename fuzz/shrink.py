@@ -7,7 +7,7 @@ the operation that it depended on. The passes, repeated until none helps:
 - change the whole trace at once (plain prompts, no loads, smaller blocks with everything scaled to them);
 - merge the chunks of one request, simplify arguments, then the configuration;
 - drop a request together with the part of the pool that it filled;
-- where the trace is long, look for a short one in a small world (``fuzz/small_world.py``).
+- where the trace is long, look for a short one in a small world (``fuzz/small_world.py``), again if it stays long.
 
 A candidate is kept if it violates the same invariant for the same cause, or shows the same damage in plainer circumstances
 (``PLAINER``). The result is 1-minimal: without any one of its
@@ -22,9 +22,9 @@ from itertools import islice
 from random import Random
 
 from kvsan.fuzz.journal import Journal
+from kvsan.fuzz.other_ways import cache_resets, tier_resets, with_other_prompts, without_stores
 from kvsan.fuzz.replay import Replayed, open_session, run
 from kvsan.fuzz.simplify import (
-    cache_resets,
     ids_of,
     late_submits,
     merged_schedules,
@@ -33,9 +33,7 @@ from kvsan.fuzz.simplify import (
     simpler_configurations,
     simpler_operations,
     simpler_traces,
-    tier_resets,
     whole_prefills,
-    with_other_prompts,
 )
 from kvsan.fuzz.small_pair import SmallPair
 from kvsan.fuzz.small_world import SmallWorld
@@ -50,6 +48,8 @@ _NEVER = 1 << 60
 _SHORT = 6
 _LONG = 40
 _SMALL_WORLDS = 400
+_STILL_LONG = 10
+_ATTEMPTS = 5
 
 PLAINER = {
     ("foreign_write", "published"): ("foreign_write", "shared"),
@@ -57,8 +57,10 @@ PLAINER = {
     ("exchange_content", "foreign"): ("exchange_content", "unwritten"),
     ("hit_content", "tokens"): ("hit_content", "not published"),
     ("hash_content", "one key, two contents: tokens"): ("hash_content", "not computed"),
+    ("append_only", "trimmed"): ("conservation", "too few"),
 }
-"""Who relied on a slot, or what is in it by now, is circumstance: the plainer kind of violation takes fewer steps."""
+"""Who relied on a slot, what is in it by now, or whose blocks were given back in place of the right ones, which are lost, is
+circumstance: the plainer kind of violation takes fewer steps."""
 
 BEGAN = {"tier_content": "tier_index", "transfer_pins": "tier_index", "tier_reset": "tier_index"}
 """What one invariant sees in passing, another may see at its beginning, where it looks at every step."""
@@ -186,6 +188,11 @@ class Shrinker:
         if weight(self.operations)[0] > _SHORT:
             self._look_in_small_worlds(_SMALL_WORLDS, _SHORT)
             self._to_fix_point()
+        for attempt in range(1, _ATTEMPTS):
+            if weight(self.operations)[0] <= _STILL_LONG or self._out_of_time():
+                break
+            self._look_in_small_worlds(_SMALL_WORLDS * attempt, _STILL_LONG, attempt)
+            self._to_fix_point()
         self._accept(late_submits(self.operations))
         self._accept(renamed(self.operations))
         return self.finding()
@@ -254,7 +261,11 @@ class Shrinker:
                 candidates += [*cache_resets(self.operations), *with_other_prompts(self.operations)]
             progress = any(self._accept(shorter) and weight(self.operations) < before for shorter in candidates)
             if not progress and before[0] > _SHORT and len(self.operations) <= _LONG:
-                progress = any(self._cut(*shorter) for shorter in tier_resets(self.configuration, self.operations))
+                now = self.configuration, self.operations
+                progress = any(
+                    weight(shorter) < before and self._cut(configuration, shorter)
+                    for configuration, shorter in (*without_stores(*now), *tier_resets(*now))
+                )
 
     def _merge_schedules(self) -> None:
         """ddmin alone never turns four chunks of one request into one."""
@@ -299,11 +310,11 @@ class Shrinker:
                 ):
                     return
 
-    def _look_in_small_worlds(self, worlds: int, short: int) -> None:
+    def _look_in_small_worlds(self, worlds: int, short: int, seed: int = 0) -> None:
         """Draw short traces and keep the shortest that violates in the same way, until one has ``short`` decisions."""
         best = self.configuration, self.operations
         small = SmallWorld if EXCHANGES.isdisjoint(map(type, self.operations)) else SmallPair
-        drawn = small(*best, Random(0)).traces()
+        drawn = small(*best, Random(seed)).traces()
         for configuration, operations in islice(drawn, worlds):
             if self._out_of_time():
                 break

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from kvsan.fuzz.profiles import ASYNC
 from kvsan.harness.configuration import HOST, Configuration
 from kvsan.harness.operations import (
     Abort,
@@ -22,7 +21,6 @@ from kvsan.harness.operations import (
     Outcome,
     Preempt,
     Replay,
-    ResetPrefixCache,
     Retire,
     Schedule,
     Segment,
@@ -30,11 +28,9 @@ from kvsan.harness.operations import (
     Submit,
     Tear,
 )
-from kvsan.harness.registry import takes_reference_options
 from kvsan.harness.tiers import HOST_TIER
 
 Operations = tuple[Operation, ...]
-_EVICTING = 6
 
 
 def smaller(value: int, least: int) -> Iterator[int]:
@@ -220,39 +216,6 @@ def whole_prefills(operations: Sequence[Operation]) -> Operations:
         length = lengths.pop(one.r, None) if isinstance(one, Schedule) else None
         told.append(replace(one, n=max(one.n, length)) if isinstance(one, Schedule) and length else one)
     return tuple(told)
-
-
-def cache_resets(operations: Operations) -> Iterator[Operations]:
-    """A reset of the prefix cache in place of a few operations that evict something."""
-    for start in range(1, len(operations) - 1):
-        for stop in range(start + 1, min(start + _EVICTING, len(operations)) + 1):
-            if not any(isinstance(one, ResetPrefixCache) for one in operations[start:stop]):
-                yield (*operations[:start], ResetPrefixCache(), *operations[stop:])
-
-
-def tier_resets(configuration: Configuration, operations: Operations) -> Iterator[tuple[Configuration, Operations]]:
-    """The same where there are tiers: a reset that leaves those which the trace still needs."""
-    if takes_reference_options(configuration.target) and any(isinstance(one, Offload) for one in operations):
-        options = dict(configuration.options)
-        for reach in dict(ASYNC.options)["reset_reaches"]:
-            if options.get("reset_reaches") != reach:
-                other = replace(configuration, options=tuple(sorted((options | {"reset_reaches": reach}).items())))
-                for shorter in cache_resets(operations):
-                    yield other, shorter
-
-
-def with_other_prompts(operations: Operations) -> Iterator[Operations]:
-    """One operation less, and the prompt of its request a token longer or shorter."""
-    for position, dropped in enumerate(operations):
-        for at, one in enumerate(operations):
-            if isinstance(one, Submit) and one is not dropped and one.r in ids_of(dropped):
-                *before, last = one.prompt
-                for length in (last[-1] - 1, last[-1] + 1):
-                    other = replace(one, prompt=(*before, (*last[:-1], length)))
-                    told = [*operations[:at], other, *operations[at + 1 :]]
-                    rest = told[:position] + told[position + 1 :]
-                    yield tuple(rest)
-                    yield whole_prefills(rest)
 
 
 def shorter_ways(operations: Operations) -> Iterator[Operations]:

@@ -84,6 +84,7 @@ class SmallWorld:
         self._kinds: list[str] = []
         self._pool_tokens = self._chunk_tokens = 1
         self._reach: OptionValue = ""
+        self._evicts = False
 
     def traces(self) -> Iterator[tuple[Configuration, tuple[Operation, ...]]]:
         """Draw for ever."""
@@ -109,7 +110,13 @@ class SmallWorld:
         num_units = min(self._configuration.num_units, random.choice((2, 3, 4, 5, 6, 7, 9)))
         block_size = min(self._configuration.block_size, random.choice((1, 1, 2, 3)))
         options = self._draw_tiers() if "Offload" in self._present and self._resets else self._configuration.options
-        return replace(self._configuration, num_units=num_units, block_size=block_size, options=options)
+        drawn = replace(self._configuration, num_units=num_units, block_size=block_size, options=options)
+        self._evicts = self._reach in ("", "stores") and random.random() < _PREPARED
+        if not self._evicts:
+            return drawn
+        places = drawn.option("host_units", 0)  # a prompt that fills the pool fills the host too
+        assert isinstance(places, int)
+        return replace(drawn, num_units=min(self._configuration.num_units, max(num_units, places + 2)))
 
     def _draw_tiers(self) -> tuple[tuple[str, OptionValue], ...]:
         """Small tiers, and a reset that leaves some of them full: the shortest way to a load."""
@@ -168,7 +175,19 @@ class SmallWorld:
             t = self._fresh_transfer()
             yield from (Offload(t, first, tier), Complete(t))
         if "Load" in self._present:
-            yield from self._come_again(first)
+            yield from self._evict(first) if self._evicts else self._come_again(first)
+
+    def _evict(self, first: str) -> Iterator[Operation]:
+        """Where a reset would empty every tier: another prompt takes the place of the first in the pool and in the host."""
+        yield Preempt(first)
+        submit = self._submit()
+        yield replace(submit, prompt=((max(self._families) + 1, self._pool_tokens),))
+        yield Schedule(submit.r, self._pool_tokens)
+        yield from self._launch_and_retire()
+        t = self._fresh_transfer()
+        yield from (Offload(t, submit.r), Complete(t))
+        yield Finish(submit.r)
+        yield Load(self._fresh_transfer(), first)
 
     def _come_again(self, first: str) -> Iterator[Operation]:
         random = self._random

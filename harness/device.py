@@ -17,7 +17,7 @@ Fault model: what this device may do to a trace, and what it never does.
   in any order with other transfers, and where its trait allows it more than once. Launches do not fail.
 - A static buffer of captured graphs is filled when its ``Fill`` executes, with what the runner's staging memory holds then.
 - No work is executed twice, and none moves other bytes than it was told to: stores may lose and damage what they hold
-  (``Spoil``, ``Restart``), streams do not.
+  (``Spoil``, ``Restart``), streams do not. A load from a store that has restarted asks it again.
 
 Each piece of work carries a vector clock: how far into every stream the past of this work is known to reach.
 """

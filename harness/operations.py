@@ -191,7 +191,7 @@ class Spoil:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A tier's service dies, in the middle of what it was storing, and comes back with what its medium kept."""
+    """A tier's service dies and comes back with what its medium kept; transfers that store into it fail, perhaps torn."""
 
     tier: str
 

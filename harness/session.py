@@ -179,7 +179,10 @@ class Session:
             judge()
 
     def _blame(self, error: Exception, operation: Operation | None) -> Exception:
-        others = () if self.exchange is None else (self.exchange.producer, self.exchange.consumer)
+        tiers = self.books.tiers
+        others: list[object] = [] if self.exchange is None else [self.exchange.producer, self.exchange.consumer]
+        if tiers is not None:
+            others += [tiers.view, *tiers.stores.values()]
         return blame_of(error, self.target, self.books.view, operation, *others)
 
     def close(self) -> None:

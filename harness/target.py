@@ -125,7 +125,8 @@ class Offloading(NamedTuple):
 class Loading(NamedTuple):
     """``Load`` was granted: ``tokens`` behind the ``hit`` tokens that the device has come up with these chunks.
 
-    The blocks that they go to are in the request's table; nobody may count on them before the transfer is complete.
+    The blocks that they go to are in the request's table; nobody may count on them before the transfer is complete. Until
+    then the whole table stays held, also if the request leaves.
     """
 
     hit: int
@@ -245,11 +246,12 @@ class Traits:
       behind the pool's own; ``chunk_blocks`` is what is kept under one key.
     - ``late_notices``: survives to hear again how a transfer ended.
     - ``preempts_loading``: a request can be preempted while it waits for a load.
-    - ``offloads_all``: an offload that is granted leaves no full chunk of the request outside of the tier.
+    - ``offloads_all``: an offload to the host leaves no full chunk of the request outside of it, and is refused only while
+      something of the request is on its way there, or where free units and idle chunks of others are too few.
     - ``loads_hits``: a load that is possible is granted; it begins where the device's hit ends.
     - ``resets_tiers``: a reset of the prefix cache that is granted empties the tiers too.
     - ``loads_progress``: a load is admitted only if some request that loads, or has loaded, can be scheduled to the end
-      of its prompt with the units that are free.
+      of its prompt with the units that are free, and no later admission takes that away.
     - ``graph_rows``: most rows of a captured graph; 0: replays none (``kvsan.harness.graphs``).
     - ``allows``: the contract, each rule with its source where it is defined.
     """

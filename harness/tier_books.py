@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kvsan.harness.expectation import Expected
+from kvsan.harness.granted import stores_of_tiers, view_of_tiers
 from kvsan.harness.identity import group_mask
 from kvsan.harness.target import Chunk, IntArray, TieredTarget, Traits
 from kvsan.harness.transfer import Transfer
@@ -30,8 +31,8 @@ class TierBooks:
     """
 
     def __init__(self, target: TieredTarget, traits: Traits) -> None:
-        self.view = target.tier_view()
-        self.stores = target.stores()
+        self.view = view_of_tiers(target)
+        self.stores = stores_of_tiers(target, traits)
         self.block_size = traits.block_size
         self.chunk_tokens = traits.chunk_blocks * traits.block_size
         self.in_flight: dict[str, Transfer] = {}

@@ -60,6 +60,7 @@ class Store(Protocol):
     """A place outside the process's own memory that keeps bytes under keys. Keys are 1 to 64 characters of ``0-9a-f``.
 
     ``put``, ``get``, ``delete`` and ``keys`` are the target's own; the rest are faults that the harness injects below them.
+    A new target's store is empty: a finding that needs what an earlier session left behind could not be replayed.
     """
 
     def put(self, key: str, data: bytes) -> bool:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, cast
 from kvsan.gpu_kernels.addressing import blocks_for
 from kvsan.harness.books import LOAD
 from kvsan.harness.device import Work
-from kvsan.harness.effects import check_effects, enqueue_effects
+from kvsan.harness.effects import enqueue_effects
 from kvsan.harness.expectation import Expected
+from kvsan.harness.granted import check_granted
 from kvsan.harness.operations import Complete, Fail, Load, Offload, Operation, Restart, Spoil, Tear
 from kvsan.harness.requests import count_hit, look_up
 from kvsan.harness.target import Effects, Loading, Offloading, TieredTarget
-from kvsan.harness.tiers import Put, Store
+from kvsan.harness.tiers import HOST_TIER, Put, Store
 from kvsan.harness.transfer import FAILED, TORN, Transfer, units_of
-from kvsan.harness.verdict import UsageError
+from kvsan.harness.verdict import Violation
 
 if TYPE_CHECKING:
     from kvsan.harness.session import Handler, Session
@@ -39,13 +40,12 @@ def offload(session: Session, operation: Offload) -> bool:
     if granted is None:
         session.counts["offload of nothing"] += 1
         return True
-    if not isinstance(granted, Offloading):
-        raise UsageError(f"{type(session.target).__name__}.offload returned {granted!r}; expected Offloading or None")
+    check_granted(tiered(session), "offload", granted, Offloading)
     transfer = Transfer(operation.t, "offload", operation.tier, request, granted.chunks, session.position)
     _begin(session, transfer, granted.effects)
     for unit in transfer.held:
         session.books.add(unit)
-    session.counts[f"offload to {operation.tier}"] += 1
+    _count(session, "offload to", {operation.tier})
     return True
 
 
@@ -54,7 +54,7 @@ def load(session: Session, operation: Load) -> bool:
     request = session.requests.get(operation.r)
     if request is None or operation.t in session.ids or request.scheduled or request.row or request.loading:
         return False
-    if not session.allowed(request, operation):
+    if not session.traits.tiers or not session.allowed(request, operation):
         return False
     hit = look_up(session, request)
     request.looked_up = None
@@ -66,8 +66,11 @@ def load(session: Session, operation: Load) -> bool:
         facts.refused = True
         session.counts["load refused"] += 1
         return True
-    if not isinstance(granted, Loading):
-        raise UsageError(f"{type(session.target).__name__}.load returned {granted!r}; expected Loading or None")
+    check_granted(tiered(session), "load", granted, Loading)
+    if not 0 <= granted.hit <= hit:
+        raise Violation(
+            "hit_bounds", "grew", f"{request.r}: the look-up gave {hit} tokens, loading begins behind {granted.hit}"
+        )
     facts.hit = request.retired = request.life.executed = granted.hit
     facts.shareable_blocks = blocks_for(granted.hit, session.traits.block_size)
     count_hit(session, request, granted.hit)
@@ -77,9 +80,16 @@ def load(session: Session, operation: Load) -> bool:
     request.load, request.goal = load_of(transfer), len(request.life.tokens)
     request.scheduled = stop
     _begin(session, transfer, granted.effects)
-    for tier in {chunk.tier for chunk in granted.chunks}:
-        session.counts[f"load from {tier}"] += 1
+    _count(session, "load from", {chunk.tier for chunk in granted.chunks})
     return True
+
+
+def _count(session: Session, way: str, tiers: set[str]) -> None:
+    """Count a transfer by the tiers at its lower end; every one but the host is a store."""
+    for tier in tiers:
+        session.counts[f"{way} {tier}"] += 1
+    if tiers - {HOST_TIER}:
+        session.counts[f"{way} a store"] += 1
 
 
 def load_of(transfer: Transfer) -> str:
@@ -89,7 +99,6 @@ def load_of(transfer: Transfer) -> str:
 
 def _begin(session: Session, transfer: Transfer, effects: Effects) -> None:
     """Give the device a transfer's pieces, and judge what it claims before the first of them moves."""
-    check_effects(session.traits, effects)
     session.ids.add(transfer.t)
     num_units = session.traits.num_units
     for effect in effects:
@@ -141,14 +150,13 @@ def spoil(session: Session, operation: Spoil) -> bool:
 
 
 def restart(session: Session, operation: Restart) -> bool:
-    """A store dies in the middle of what it was writing, and comes back."""
+    """A store dies and comes back; what is being stored into it fails, perhaps in the middle of a piece."""
     store = _store(session, operation.tier)
     if store is None or not session.allowed(None, operation):
         return False
     for transfer in session.transfers.values():
         if transfer.running and any(_puts_into(work, operation.tier) for work in transfer.works):
-            session.device.tear(transfer)
-            transfer.failure = TORN
+            transfer.failure = TORN if session.device.tear(transfer) else FAILED
             session.counts["restart while storing"] += 1
     store.restart()
     return True
@@ -185,7 +193,8 @@ def complete(session: Session, operation: Complete) -> bool:
     session.step_facts.completed = transfer
     session.step_facts.subject = request
     if transfer.kind == "offload":
-        session.books.remove(reversed(transfer.held))
+        for unit in transfer.held:  # each by itself: nobody promised an order among them
+            session.books.remove((unit,))
     else:
         _end_load(session, transfer, request)
     return True

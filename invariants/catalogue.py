@@ -42,6 +42,7 @@ from kvsan.invariants.transfer_ends import TransferEnds
 from kvsan.invariants.transfer_leaks import TransferLeaks
 from kvsan.invariants.transfer_pins import TransferPins
 from kvsan.invariants.unlanded import Unlanded
+from kvsan.invariants.watermark import Watermark
 
 INVARIANTS: tuple[type[Invariant], ...] = (
     Testimony,
@@ -51,6 +52,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     Tenants,
     LostHits,
     RefusalAtomic,
+    Watermark,
     ExchangePins,
     ExchangeUnlanded,
     ExchangeContent,

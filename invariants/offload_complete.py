@@ -1,14 +1,15 @@
 """What is offloaded is offloaded whole.
 
 Statement (trait ``offloads_all``): after an offload to the host was granted, every full chunk of what the request has
-computed is there or on its way; and it is granted where the free host units are enough for what is missing and nothing of
-the request is on its way.
+computed is there or on its way; and it is granted where nothing of the request is on its way and there is room for what is
+missing, in free host units and in chunks of others that nobody reads or writes.
 
 Why: one chunk that is left out ends every later hit where it is missing.
 
-Reports: vLLM 48596 (last block never stored), 47046.
+Reports: vLLM 48596 (last block never stored), 47046, 35846 (a store evicts its own prefix), 55461 (no candidate is found
+although there is one).
 
-Does not see: offloads to stores; offloads that are refused where something would have to be evicted for them.
+Does not see: offloads to stores.
 
 Mutant: ``last_chunk_never_stored``, ``evicts_its_own_prefix``, ``evicts_though_there_is_room``.
 """
@@ -47,11 +48,11 @@ class OffloadComplete(Invariant):
             raise self.violated(
                 "left out", f"{operation.t} offloads {request.r}, but not its chunk of blocks {missing[0]} and on"
             )
-        free = tiers.view.free_host_units()
-        if len(missing) * self.traits.chunk_blocks <= free and not self._is_on_its_way(request):
+        room = self._room(request)
+        if len(missing) <= room and not self._is_on_its_way(request):
             raise self.violated(
                 "refused",
-                f"{operation.t} was refused: {request.r} has {len(missing)} chunks to store, and {free} host units are free",
+                f"{operation.t} was refused: {request.r} has {len(missing)} chunks to store, and the host has room for {room}",
             )
 
     def _missing(self, request: Expected) -> list[int]:
@@ -64,10 +65,24 @@ class OffloadComplete(Invariant):
             if not any(tiers.view.entry(HOST_TIER, key) for key in tiers.keys_of(request, block))
         ]
 
+    def _room(self, request: Expected) -> int:
+        """Chunks that fit into what is free, and into what may be evicted for this request."""
+        tiers = self.books.tiers
+        assert tiers is not None
+        own = self._keys(request)
+        idle = sum(entry.ready and not entry.pins and entry.key not in own for entry in tiers.view.entries(HOST_TIER))
+        return tiers.view.free_host_units() // self.traits.chunk_blocks + idle
+
+    def _keys(self, request: Expected) -> set[str]:
+        """Keys that stand for full chunks of the request."""
+        tiers, size = self.books.tiers, self.traits.chunk_blocks
+        assert tiers is not None
+        chunks = full_blocks(request.retired, self.traits.block_size) // size
+        return {key for chunk in range(chunks) for key in tiers.keys_of(request, chunk * size)}
+
     def _is_on_its_way(self, request: Expected) -> bool:
         """Whether something goes down that a new offload could be told to wait for."""
         tiers = self.books.tiers
         assert tiers is not None
-        blocks = full_blocks(request.retired, self.traits.block_size) // self.traits.chunk_blocks
-        keys = {key for chunk in range(blocks) for key in tiers.keys_of(request, chunk * self.traits.chunk_blocks)}
+        keys = self._keys(request)
         return any(key in keys for transfer in tiers.in_flight.values() for _, key in transfer.tier_writes())

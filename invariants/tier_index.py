@@ -5,7 +5,7 @@ taken host units add up; what a store's index would serve was stored; a chunk is
 
 Why: the index is all that a later request looks at.
 
-Reports: vLLM 44237, 4764 (buffer reused, entry kept), 55461, TensorRT-LLM 12834, LMCache 1756, 1130 (pins).
+Reports: vLLM 44237, 4764 (buffer reused, entry kept), TensorRT-LLM 12834, LMCache 1756, 1130 (pins).
 
 Does not see: what a store has lost since; it must say so when it is asked (``tier_integrity``).
 

@@ -58,7 +58,8 @@ class TierReset(Invariant):
         tiers = self.books.tiers
         assert tiers is not None
         if self._on_their_way.pop(transfer.t, None) is None:
-            self._anew.update(transfer.tier_writes())
+            if not transfer.failure:
+                self._anew.update(transfer.tier_writes())
             return
         for tier, key in set(transfer.tier_writes()) - self._anew:
             if any(entry.key == key and entry.ready for entry in tiers.view.entries(tier)):

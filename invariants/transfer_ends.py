@@ -14,7 +14,7 @@ Mutant: ``load_over_hits``, ``offload_of_unretired``, ``load_leaves_nothing``, `
 
 from __future__ import annotations
 
-from kvsan.gpu_kernels.addressing import full_blocks
+from kvsan.gpu_kernels.addressing import blocks_for, full_blocks
 from kvsan.harness.invariant import Invariant
 from kvsan.harness.step import Step
 from kvsan.harness.transfer import Transfer
@@ -42,7 +42,7 @@ class TransferEnds(Invariant):
     def _check_load(self, transfer: Transfer) -> None:
         request, (start, stop) = transfer.request, transfer.loading
         size = self.traits.block_size
-        own = request.tables[0][start // size : stop // size]
+        own = request.tables[0][start // size : blocks_for(stop, size)]
         if stop >= len(request.life.tokens):
             raise self.violated(
                 "nothing left", f"{transfer.t} brings {request.r}@{start}..{stop - 1}: no token is left to compute"

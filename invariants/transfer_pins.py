@@ -1,8 +1,8 @@
 """What a transfer reads or writes stays where it is until the manager has heard the end of it.
 
 Statement: while a transfer is in flight, no device unit at its end is in the free queue, its chunks are in the index of the
-host with the same host units and in the index of the store that it reads or writes, no two of its chunks share a host unit,
-and no other transfer writes a host unit that it uses.
+host with the same host units and in the index of the store that it reads or writes, pinned where it reads them, no two of
+its chunks share a host unit, and no other transfer writes a host unit that it uses.
 
 Why: the copy in flight reads or writes somebody else's memory.
 
@@ -33,7 +33,7 @@ class TransferPins(Invariant):
         return self.books.tiers is not None
 
     def on_transfer(self, transfer: Transfer) -> None:
-        """No two transfers may meet in a host unit unless both read it; nothing in flight was evicted for this one."""
+        """No two transfers may meet in a host unit unless both read it."""
         tiers = self.books.tiers
         assert tiers is not None
         units = transfer.host_units()
@@ -50,9 +50,9 @@ class TransferPins(Invariant):
                         "two transfers",
                         f"host unit {min(met)} is used by {transfer.t} and {other.t}, one of which writes it",
                     )
-        self._check_indexes()
 
     def _check_indexes(self) -> None:
+        """Whatever began, ended or was emptied may have cost others their chunks or pins."""
         tiers = self.books.tiers
         assert tiers is not None
         entry = tiers.view.entry
@@ -68,13 +68,21 @@ class TransferPins(Invariant):
                     raise self.violated(
                         "evicted", f"{transfer.t} is in flight, and its chunk is no longer in {chunk.tier}"
                     )
+            for tier, key in transfer.tier_reads():
+                read = entry(tier, key)
+                if read is not None and not read.pins:
+                    raise self.violated(
+                        "unpinned", f"{transfer.t} reads chunk {key[:12]} in {tier}, and nobody pins it"
+                    )
 
     def after_step(self, step: Step) -> None:
-        """Device units at either end are nobody else's to take."""
+        """Device units at either end are nobody else's to take, and chunks stay in their indexes."""
         tiers = self.books.tiers
         assert tiers is not None
         if not tiers.in_flight:
             return
+        if step.begun or step.completed or step.ended or step.reset:
+            self._check_indexes()
         is_free = self.view.is_free
         for transfer in tiers.in_flight.values():
             for unit in (*transfer.held, *transfer.written):

@@ -17,6 +17,7 @@ MANAGER, KERNEL = DOCS / "your-own-manager.md", DOCS / "your-own-kernel.md"
 WRONG_BLOCK = ("stride_table + block)", "stride_table + tl.maximum(block - 1, 0))")
 ONE_MORE = ("range(0, tl.cdiv(length, BLOCK_SIZE))", "range(0, tl.cdiv(length, BLOCK_SIZE) + 1)")
 BEYOND = (ONE_MORE, ("mask = inside[:, None]", "mask = (inside | True)[:, None]"))
+SERVED_TOO_SOON = ("self.index.complete_store(keys, success)", "self.index.complete_store(keys, True)")
 LEAK = ("self.free.extend(self.table.pop(name))", "self.free.extend(self.table.pop(name)[1:])")
 
 
@@ -35,6 +36,11 @@ def write_manager(folder: Path, *changes: tuple[str, str]) -> None:
     write_source(folder / "mypool.py", blocks()[0], changes)
 
 
+def write_tiers(folder: Path, *changes: tuple[str, str]) -> None:
+    write_manager(folder)
+    write_source(folder / "mytiers.py", blocks()[2], changes)
+
+
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a module as a user does, who has told Triton nothing."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
@@ -49,8 +55,8 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def fuzz(folder: Path) -> subprocess.CompletedProcess[str]:
-    return run(folder, "kvsan.cli", "fuzz", "--target", "mypool:MyPool", "--steps", "3000")
+def fuzz(folder: Path, target: str = "mypool:MyPool", *options: str) -> subprocess.CompletedProcess[str]:
+    return run(folder, "kvsan.cli", "fuzz", "--target", target, "--steps", "3000", *options)
 
 
 def test_the_manager_is_clean(tmp_path: Path) -> None:
@@ -64,6 +70,34 @@ def test_a_leak_in_it_is_found(tmp_path: Path) -> None:
     done = fuzz(tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "held by nobody" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected", "words"),
+    [((), 0, "load from host"), ((SERVED_TOO_SOON,), 1, "VIOLATION")],
+    ids=["clean", "failed offload is served"],
+)
+def test_the_manager_with_tiers(
+    tmp_path: Path, changes: tuple[tuple[str, str], ...], expected: int, words: str
+) -> None:
+    write_tiers(tmp_path, *changes)
+    done = fuzz(tmp_path, "mytiers:MyTiers", "--profile", "async")
+    assert done.returncode == expected, done.stdout + done.stderr
+    assert words in done.stdout
+
+
+def test_a_summary_says_when_tiers_were_left_alone(tmp_path: Path) -> None:
+    write_tiers(tmp_path)
+    done = fuzz(tmp_path, "mytiers:MyTiers")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "not exercised; use --profile async" in done.stdout
+
+
+def test_a_manager_without_tiers_is_given_no_transfers(tmp_path: Path) -> None:
+    write_manager(tmp_path, ("            operations=frozenset({Submit, Schedule, Launch, Retire, Advance, Finish, Abort, Preempt}),\n", ""))
+    done = fuzz(tmp_path, "mypool:MyPool", "--profile", "async")
+    assert "Offload" not in done.stdout
+    assert "AssertionError" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("changes", "expected"), [((), 0), ((LEAK,), 1)], ids=["clean", "leak"])

@@ -23,6 +23,7 @@ from kvsan.models_under_test.mutants import (
     testimony,
     tiers,
     transfers,
+    watermarks,
 )
 from kvsan.models_under_test.mutants.base import Mutant, make_mutant
 
@@ -40,6 +41,7 @@ MODULES = (
     tiers,
     indexes,
     stores,
+    watermarks,
 )
 
 MUTANTS: dict[str, type[Mutant]] = {

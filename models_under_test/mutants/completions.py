@@ -108,7 +108,15 @@ class CompletionByName(Mutant):
     """
 
     name = "completion_by_name"
-    killed_by = ("unlanded", "ref_counts", "conservation", "hash_content", "free_iff_unreferenced", "target.crash")
+    killed_by = (
+        "unlanded",
+        "ref_counts",
+        "conservation",
+        "append_only",
+        "hash_content",
+        "free_iff_unreferenced",
+        "target.crash",
+    )
     profile = "async"
     tiering_type = _ResumesByName
 

@@ -50,37 +50,45 @@ def _tiers(
     configuration: Configuration, make_index: IndexMaker | None, stores: StoreMakers | None, default_units: int
 ) -> Tiers | None:
     """Tiers that the options ask for; none without host units, through which everything goes."""
-    host_units, chunk_blocks = (
-        configuration.option("host_units", default_units),
-        configuration.option("chunk_blocks", 1),
-    )
-    names = [name for name in str(configuration.option("stores", "")).split(",") if name]
-    if not host_units:
-        return None
-    assert isinstance(host_units, int)
-    assert isinstance(chunk_blocks, int)
-    if not 1 <= chunk_blocks <= host_units:
-        raise UsageError(
-            f"option chunk_blocks: {chunk_blocks} blocks; expected 1 to {host_units}, as there are {host_units} host units"
-        )
-    store_chunks = configuration.option("store_chunks", 8)
-    assert isinstance(store_chunks, int)
+    host_units = _at_least(configuration, "host_units", 0, default_units)
+    chunk_blocks = _at_least(configuration, "chunk_blocks", 1)
+    store_chunks = _at_least(configuration, "store_chunks", 1)
+    _at_least(configuration, "remote_loses", 0)
+    policy = index_maker(str(configuration.option("policy", "lru")))
     makers = store_makers(configuration, stores or {})
+    names = [name for name in str(configuration.option("stores", "")).split(",") if name]
     for name in names:
         if name not in makers:
             raise UsageError(f"option stores: {name!r}; expected some of {', '.join(makers)}")
     reset_reaches = str(configuration.option("reset_reaches", RESETS[-1]))
     if reset_reaches not in RESETS:
         raise UsageError(f"option reset_reaches: {reset_reaches!r}; expected one of {', '.join(RESETS)}")
+    if not host_units:
+        if names:
+            raise UsageError(f"option stores: {','.join(names)} without host units; expected host_units=N as well")
+        return None
+    if chunk_blocks > host_units:
+        raise UsageError(
+            f"option chunk_blocks: {chunk_blocks} blocks; expected 1 to {host_units}, as there are {host_units} host units"
+        )
     return Tiers(
         configuration.num_units,
         host_units // chunk_blocks * chunk_blocks,
         chunk_blocks,
-        make_index or index_maker(str(configuration.option("policy", "lru"))),
+        make_index or policy,
         {name: makers[name] for name in names},
         store_chunks,
         reset_reaches,
     )
+
+
+def _at_least(configuration: Configuration, name: str, least: int, default: int | None = None) -> int:
+    """Value of an option that counts something."""
+    value = configuration.option(name, TIER_OPTIONS[name] if default is None else default)
+    assert isinstance(value, int)
+    if value < least:
+        raise UsageError(f"option {name}: {value}; expected at least {least}")
+    return value
 
 
 def make_target(configuration: Configuration) -> PagedManager:

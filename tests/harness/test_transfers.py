@@ -265,7 +265,7 @@ def test_what_cannot_be_is_skipped() -> None:
         ({"policy": "fifo"}, "option policy: 'fifo'; expected one of lru, arc"),
         ({"chunk_blocks": 9}, "option chunk_blocks: 9 blocks; expected 1 to 8"),
         ({"stores": "disk,tape"}, "option stores: 'tape'; expected some of disk, remote"),
-        ({"store_chunks": 0}, "capacity 0 of a tier: expected at least 1 chunk"),
+        ({"store_chunks": 0}, "option store_chunks: 0; expected at least 1"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:

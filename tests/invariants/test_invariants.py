@@ -93,6 +93,7 @@ CASES = [
     Case("ownership", "two requests", broken.TakesFromAnother, [*R1, *asks("r2", (1, 6))]),
     Case("ownership", "two blocks", broken.TakesItsOwn, asks("r1", (0, 6))),
     Case("ownership", "replaced", broken.CopiesIntoAnother, [*R1, Fork("r1", "r2"), Schedule("r2", 1)]),
+    Case("watermark", "not left", "watermark_ignored", asks("r1", (0, 24))),
     Case("hit_bounds", "nothing left", broken.HitsEverything, [Submit("r1", ((0, 8),)), Lookup("r1")]),
     Case("hit_bounds", "partial block", broken.HitsHalfABlock, [Submit("r1", ((0, 6),)), Lookup("r1")]),
     Case(
@@ -149,7 +150,9 @@ CASES = [
     Case("transfer_pins", "two chunks", "place_given_twice", [*LONG, Offload("t1", "r1")], 8, HOST),
     Case("transfer_pins", "two transfers", "evicts_what_is_written", [*R1, *prefill("r2", (1, 6)), Offload("t1", "r1"),
          Offload("t2", "r2")], 8, HOST | {"host_units": 1}),
-    Case("transfer_pins", "evicted", "host_hit_unpinned", [*AWAY, *AGAIN, *prefill("r3", (1, 6)), Offload("t4", "r3"),
+    Case("transfer_pins", "unpinned", "host_hit_unpinned", [*R1, Offload("t1", "r1"), Complete("t1"),
+         Offload("t2", "r1", "remote")], 8, ALL),
+    Case("transfer_pins", "evicted", "evicts_pinned_chunk", [*AWAY, *AGAIN, *prefill("r3", (1, 6)), Offload("t4", "r3"),
          Complete("t4"), Offload("t5", "r3", "remote")], 12, STORE | {"store_chunks": 1}),
     Case("transfer_ends", "not retired", "offload_of_unretired", [Submit("r1", ((0, 8),)), Schedule("r1", 4), Launch("b1"),
          Retire("b1"), Schedule("r1", 4), Offload("t1", "r1")], 8, HOST),

@@ -120,6 +120,37 @@ class IgnoresTheDevice(Tiering):
         return super().load(t, request, [])
 
 
+class AllButOneToken(Tiering):
+    """Brings the whole prompt and counts one token less, which is computed again over what was loaded."""
+
+    def _find(self, request: PagedRequest, first: int) -> list[tuple[str, str]]:
+        chunks = len(request.tokens) // self.manager.block_size // self.chunk_blocks
+        found: list[tuple[str, str]] = []
+        for key in self._chunk_keys(request, chunks)[first:]:
+            tier = next((tier for tier, index in self.indexes.items() if index.lookup(key)), None)
+            if tier is None:
+                break
+            found.append((key, tier))
+        return found
+
+    def load(self, t: str, request: PagedRequest, hits: list[int]) -> Loading | None:
+        granted = super().load(t, request, hits)
+        if granted is not None and granted.hit + granted.tokens >= len(request.tokens):
+            request.scheduled = len(request.tokens) - 1
+            if request.scheduled == granted.hit:
+                return granted
+            granted = granted._replace(tokens=request.scheduled - granted.hit)
+        return granted
+
+
+class ReleasesFirstToLast(Tiering):
+    """Gives the blocks of an offload back in the order in which it read them."""
+
+    def _release(self, move: Move) -> None:
+        for unit in move.held:
+            self.manager.pool.release(unit)
+
+
 class DropsWhateverFailed(Tiering):
     """After a failed load nothing that it wanted from a store is trusted, nor kept."""
 
@@ -171,7 +202,7 @@ class NotWhileLoading(PagedManager):
 TIERINGS = {kind.__name__: kind for kind in (
     OneChunkAtATime, CopiesOnTheComputeStream, OneCopyStream, WaitsForEverything, LastBlockFirst, GetsFirst,
     LoadsTwice, StagesOnly, KeepsBlocksOfAFailedLoad, IgnoresTheDevice, DropsWhateverFailed, NeverResets,
-    OnlyWholePrefixes,
+    OnlyWholePrefixes, AllButOneToken, ReleasesFirstToLast,
 )}  # fmt: skip
 NAMES = (*TIERINGS, AnyoneMayGo.__name__, NotWhileLoading.__name__)
 
