@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvsan.harness.operations import EXCHANGES, OPERATIONS, Abort, Preempt, Schedule
+from kvsan.harness.pair import CONSUMER, PRODUCER
 from kvsan.harness.pair_session import PairSession
 from kvsan.harness.session import Session
 from kvsan.harness.target import RequestState, SessionState, Traits
@@ -68,7 +69,9 @@ def impossible_in(session: Session | PairSession) -> frozenset[str]:
     if session.exchange is None:
         return possible_nowhere | _EXCHANGE_EVENTS | {kind.__name__ for kind in EXCHANGES}
     missing = EXCHANGES.difference(*(part.traits.operations for part in session.parts))
-    return (possible_nowhere - _TRANSFER_EVENTS - _PULL_EVENTS) | {kind.__name__ for kind in missing}
+    layouts = session.exchange.target.layouts
+    alike = {"pull between layouts"} if layouts[PRODUCER] == layouts[CONSUMER] else set()
+    return (possible_nowhere - _TRANSFER_EVENTS - _PULL_EVENTS) | {kind.__name__ for kind in missing} | alike
 
 
 def impossible_events(traits: Traits) -> frozenset[str]:

@@ -85,7 +85,7 @@ def machine_for(
     }
     if sizes:
         members["draw_sizes"] = _drawing(sizes)
-    rules = TieredMachine if profile.options else TargetMachine
+    rules = TieredMachine if profile.weights["Offload"] else TargetMachine
     machine: Any = type("TargetMachine", (rules,), members)
     machine.TestCase = _test_case(machine)
     return cast("type[TargetMachine]", machine)

@@ -243,7 +243,7 @@ class TieredMachine(TargetMachine):
         streams = self.session.device.streams
         self.run(Advance(streams[which % len(streams)]))
 
-    @precondition(lambda self: self.session.requests)
+    @precondition(lambda self: self.session.traits.tiers and self.session.requests)
     @rule(which=_CHOICE, tier=_CHOICE)
     def offload(self, which: int, tier: int) -> None:
         """A request's chunks go down."""

@@ -26,12 +26,13 @@ from kvsan.harness.tiers import HOST_TIER
 
 Operations = tuple[Operation, ...]
 _EVICTING = 6
+_EVICTING_DOWN = 8
 
 
-def cache_resets(operations: Operations) -> Iterator[Operations]:
+def cache_resets(operations: Operations, longest: int = _EVICTING) -> Iterator[Operations]:
     """A reset of the prefix cache in place of a few operations that evict something."""
     for start in range(1, len(operations) - 1):
-        for stop in range(start + 1, min(start + _EVICTING, len(operations)) + 1):
+        for stop in range(start + 1, min(start + longest, len(operations)) + 1):
             if not any(isinstance(one, ResetPrefixCache) for one in operations[start:stop]):
                 yield (*operations[:start], ResetPrefixCache(), *operations[stop:])
 
@@ -43,7 +44,7 @@ def tier_resets(configuration: Configuration, operations: Operations) -> Iterato
         for reach in dict(ASYNC.options)["reset_reaches"]:
             if options.get("reset_reaches") != reach:
                 other = replace(configuration, options=tuple(sorted((options | {"reset_reaches": reach}).items())))
-                for shorter in cache_resets(operations):
+                for shorter in cache_resets(operations, _EVICTING_DOWN):
                     yield other, shorter
 
 

@@ -23,6 +23,7 @@ from kvsan.harness.invariant import Invariant
 from kvsan.harness.numbers import Numbers
 from kvsan.harness.operations import Operation
 from kvsan.harness.pair import PairTarget
+from kvsan.harness.pair_checks import check_pair
 from kvsan.harness.pair_session import PairSession
 from kvsan.harness.registry import TargetFactory
 from kvsan.harness.session import Session
@@ -65,6 +66,8 @@ def construct(factory: TargetFactory, configuration: Configuration) -> Target:
     pair = pair_of(target)
     for one in (target,) if pair is None else pair.pools.values():
         _check(one, configuration)
+    if pair is not None:
+        check_pair(pair)
     return target
 
 

@@ -168,6 +168,7 @@ class Search:
         self._journal.start(number, configuration)
         session = self._open(configuration, numbers)
         if not self.summary.runs:  # an engine's first construction imports it
+            _must_fit(session, settings.profile)
             self._started = now_s()
         impossible = impossible_in(session) | steered_events(self._known.features())
         self.summary.impossible = impossible & self.summary.impossible if self.summary.runs else impossible
@@ -327,6 +328,16 @@ def fitted(drawn: dict[str, OptionValue], given: dict[str, OptionValue]) -> dict
     if host_units == 0 and "stores" not in given and "stores" in drawn:
         options["stores"] = ""
     return options
+
+
+def _must_fit(session: Session | PairSession, profile: Profile) -> None:
+    """Raise UsageError if a profile draws what a target can never do, or leaves out what it is there for."""
+    pair = isinstance(session, PairSession)
+    if pair != profile.of_pairs:
+        kind, wanted = ("a pair of pools", "disagg") if pair else ("one pool", "default, async or graphs")
+        raise UsageError(f"profile {profile.name}: the target is {kind}; expected --profile {wanted}")
+    if profile.weights["Replay"] and not any(part.traits.graph_rows for part in session.parts):
+        raise UsageError(f"profile {profile.name}: the target replays no graphs; expected --profile default or async")
 
 
 def _repeats(judge: Judge, trace: Trace, violation: Violation) -> tuple[int, int]:

@@ -38,7 +38,7 @@ from kvsan.fuzz.simplify import (
 from kvsan.fuzz.small_pair import SmallPair
 from kvsan.fuzz.small_world import SmallWorld
 from kvsan.harness.configuration import HOST, Configuration
-from kvsan.harness.operations import EXCHANGES, Advance, Launch, Operation, Replay, Retire, Submit
+from kvsan.harness.operations import EXCHANGES, Advance, Launch, Offload, Operation, Replay, Retire, Submit
 from kvsan.harness.registry import TargetFactory
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import NUMBERS, Finding, HarnessError, UsageError, Violation
@@ -57,6 +57,7 @@ PLAINER = {
     ("exchange_content", "foreign"): ("exchange_content", "unwritten"),
     ("hit_content", "tokens"): ("hit_content", "not published"),
     ("hash_content", "one key, two contents: tokens"): ("hash_content", "not computed"),
+    ("hash_content", "one key, two contents: position"): ("hash_content", "not computed"),
     ("append_only", "trimmed"): ("conservation", "too few"),
 }
 """Who relied on a slot, what is in it by now, or whose blocks were given back in place of the right ones, which are lost, is
@@ -64,6 +65,9 @@ circumstance: the plainer kind of violation takes fewer steps."""
 
 BEGAN = {"tier_content": "tier_index", "transfer_pins": "tier_index", "tier_reset": "tier_index"}
 """What one invariant sees in passing, another may see at its beginning, where it looks at every step."""
+
+LEFT = {"tier_reset": "transfer_leaks"}
+"""What an operation stumbles over was left behind before, and is seen if the session ends there."""
 
 Judge = Callable[[Configuration, Operations, int, bool], Replayed]
 """Replays a candidate with a sweep interval, to the session's end or not; UsageError if its target cannot be made."""
@@ -109,6 +113,7 @@ class Shrinker:
         self._failed: set[tuple[Configuration, Operations]] = set()
         self._sweep_every, self._close = _NEVER, False
         self._find_cheapest_judge()
+        self._see_what_was_left()
 
     def _find_cheapest_judge(self) -> None:
         """Sweeps at every step and the end of the session cost most of a replay: use them only if they are needed."""
@@ -123,6 +128,16 @@ class Shrinker:
                 raise NotRepeated(f"violation {self._kind} does not happen again when its trace is replayed")
         self._failed.clear()
         self._cut(self.configuration, self.operations)
+
+    def _see_what_was_left(self) -> None:
+        """If the state was wrong before the last operation, that is what is shrunk."""
+        before = self.operations[:-1]
+        if self._kind[0] in LEFT and before:
+            violation = self._judge(self.configuration, before, _NEVER, True).violation
+            if violation is not None and violation.invariant == LEFT[self._kind[0]]:
+                self._kind, self.operations = violation.kind, before
+                self._sweep_every, self._close = _NEVER, True
+                self._failed.clear()
 
     def _sees_it_begin(self, invariant: str | None) -> bool:
         """Whether sweeps at every step find an invariant violated; then that is what is shrunk.
@@ -183,7 +198,8 @@ class Shrinker:
     def shrink(self) -> Finding:
         """Shrink to the end and tell the finding."""
         if len(self.operations) > _LONG:
-            self._look_in_small_worlds(min(_SMALL_WORLDS, len(self.operations) // 2), len(self.operations))
+            worlds = len(self.operations) if any(isinstance(one, Offload) for one in self.operations) else _SMALL_WORLDS
+            self._look_in_small_worlds(min(worlds, len(self.operations) // 2), len(self.operations))
         self._to_fix_point()
         if weight(self.operations)[0] > _SHORT:
             self._look_in_small_worlds(_SMALL_WORLDS, _SHORT)

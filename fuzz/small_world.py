@@ -77,7 +77,8 @@ class SmallWorld:
         self._outcomes = any(isinstance(one, Retire) and one.outcome for one in like)
         self._present = {type(one).__name__ for one in like}
         self._faults = [one for one in like if isinstance(one, Spoil | Restart)]
-        self._has_faults = not {"Tear", "Spoil", "Restart"}.isdisjoint(self._present)
+        self._loses = bool(configuration.option("remote_loses", 0))
+        self._has_faults = self._loses or not {"Tear", "Spoil", "Restart"}.isdisjoint(self._present)
         self._graphs = list(dict.fromkeys(one for one in like if isinstance(one, Capture)))[:2]
         self._tiers = sorted({one.tier for one in like if isinstance(one, Offload)}) or [HOST_TIER]
         self._resets = dict(ASYNC.options)["reset_reaches"] if takes_reference_options(configuration.target) else ()
@@ -111,12 +112,12 @@ class SmallWorld:
         block_size = min(self._configuration.block_size, random.choice((1, 1, 2, 3)))
         options = self._draw_tiers() if "Offload" in self._present and self._resets else self._configuration.options
         drawn = replace(self._configuration, num_units=num_units, block_size=block_size, options=options)
-        self._evicts = self._reach in ("", "stores") and random.random() < _PREPARED
+        self._evicts = "Load" in self._present and not self._resets and random.random() < _PREPARED
         if not self._evicts:
             return drawn
-        places = drawn.option("host_units", 0)  # a prompt that fills the pool fills the host too
-        assert isinstance(places, int)
-        return replace(drawn, num_units=min(self._configuration.num_units, max(num_units, places + 2)))
+        places = drawn.option("host_units", 0)
+        assert isinstance(places, int)  # a prompt that fills the pool shall fill the host too
+        return replace(drawn, num_units=min(self._configuration.num_units, places + 1)) if places else drawn
 
     def _draw_tiers(self) -> tuple[tuple[str, OptionValue], ...]:
         """Small tiers, and a reset that leaves some of them full: the shortest way to a load."""
@@ -127,6 +128,8 @@ class SmallWorld:
         options["chunk_blocks"] = chunk_blocks = min(chunk_blocks, random.choice((1, 1, 2, 3)))
         options["host_units"] = chunk_blocks * random.choice((1, 2, 3))
         options["store_chunks"] = random.choice((1, 2, 3))
+        if self._loses:
+            options["remote_loses"] = random.choice((1, 7))
         last = 1 if "Load" in self._present and random.random() < _PREPARED else 0
         options["reset_reaches"] = self._reach = random.choice(self._resets[: len(self._resets) - last])
         return tuple(sorted(options.items()))
@@ -171,14 +174,16 @@ class SmallWorld:
             yield self._schedule(self._requests[-1])
         yield from self._launch_and_retire()
         stores = [tier for tier in self._tiers if tier != HOST_TIER]
-        for tier in [HOST_TIER, *(tier for tier in stores if self._reach == "host" or random.random() < 0.3)]:
+        needed = self._evicts or self._reach == "host"
+        for tier in [HOST_TIER, *(tier for tier in stores if needed or random.random() < 0.3)]:
             t = self._fresh_transfer()
             yield from (Offload(t, first, tier), Complete(t))
         if "Load" in self._present:
             yield from self._evict(first) if self._evicts else self._come_again(first)
+            yield from self._end()
 
     def _evict(self, first: str) -> Iterator[Operation]:
-        """Where a reset would empty every tier: another prompt takes the place of the first in the pool and in the host."""
+        """Where a reset may empty every tier: another prompt takes the place of the first in the pool and in the host."""
         yield Preempt(first)
         submit = self._submit()
         yield replace(submit, prompt=((max(self._families) + 1, self._pool_tokens),))
@@ -203,6 +208,14 @@ class SmallWorld:
             yield from self._launch_and_retire()
             yield Preempt(first)
         yield Load(self._fresh_transfer(), first)
+
+    def _end(self) -> Iterator[Operation]:
+        """Sometimes the load fails, or is over, before anything else happens."""
+        random, t = self._random, self._transfers[-1]
+        if "Fail" in self._kinds and random.random() < 0.5:
+            yield random.choice((Fail, Tear))(t)
+        if random.random() < 0.3:
+            yield Complete(t)
 
     def _launch_and_retire(self) -> Iterator[Operation]:
         self._launches += 1

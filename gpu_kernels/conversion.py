@@ -73,6 +73,14 @@ class Side(NamedTuple):
     table: Sequence[int] | IntArray
 
 
+class Addresses(NamedTuple):
+    """What a piece reads on its rank of the source: pages, offsets in them and local heads, int64 ``[num_tokens, heads]``."""
+
+    pages: IntArray
+    offsets: IntArray
+    heads: IntArray
+
+
 class Parcel(NamedTuple):
     """A piece in flight: its bits, ``[num_tokens, heads, head_dim]``."""
 
@@ -129,19 +137,35 @@ def plan(source: Layout, destination: Layout, start: int, stop: int) -> Plan:
 def read_piece(planned: Plan, piece: Piece, source: Side) -> Parcel:
     """Read a piece from the source's pages, by the addresses that the plan has for them.
 
-    OutsidePool if the block table does not have its positions.
+    Pages lie one behind the other: an address beyond the end of one is in the next. OutsidePool if the block table does
+    not have its positions, or an address, or the rank, is none of the source's.
     """
-    layout = planned.source
+    layout, real = planned.source, source.kernels.layout
     _check_table(source, layout, piece.positions)
+    at = addresses(planned, piece, source.table, real, source.cache.num_units)
+    units, index = np.unique(at.pages, return_inverse=True)
+    tokens = index.reshape(at.pages.shape) * real.block_size + at.offsets
+    bits = source.cache.buffers(len(units) * real.block_size, real.heads)
+    source.kernels.inner.gather(source.cache.ranks[piece.source_rank], units, 0, len(bits[0]), *bits)
+    return Parcel(piece, *(one[tokens, at.heads] for one in bits))
+
+
+def addresses(planned: Plan, piece: Piece, table: Sequence[int] | IntArray, real: Layout, num_units: int) -> Addresses:
+    """Say where on its rank a piece reads, in terms of the layout that the source really has; OutsidePool as above."""
+    layout = planned.source
     local = layout.local(piece.positions)
-    units, index = np.unique(layout.pages(source.table, local), return_inverse=True)
+    if piece.source_rank >= real.ranks:
+        raise OutsidePool(f"rank {piece.source_rank}: the source has {real.ranks} ranks")
+    if len(local) and int(local.max()) // layout.block_size >= len(table):
+        raise OutsidePool(f"the block table of {len(table)} units ends before position {piece.positions[-1]}")
     heads = np.arange(piece.source_head, piece.source_head + piece.heads)
     vectors = layout.vector(local[:, None] % layout.block_size, heads[None, :])
-    offsets, really = source.kernels.layout.element(vectors)
-    tokens = index[:, None] * layout.block_size + offsets
-    pages = source.cache.buffers(len(units) * layout.block_size, layout.heads)
-    source.kernels.inner.gather(source.cache.ranks[piece.source_rank], units, 0, len(pages[0]), *pages)
-    return Parcel(piece, *(bits[tokens, really] for bits in pages))
+    vectors_of_page = real.block_size * real.heads
+    pages = layout.pages(table, local)[:, None] + vectors // vectors_of_page
+    outside = pages[(pages < 0) | (pages >= num_units)]
+    if len(outside):
+        raise OutsidePool(f"page {outside[0]} of rank {piece.source_rank}: the source has {num_units}")
+    return Addresses(pages, *real.element(vectors % vectors_of_page))
 
 
 def write_parcel(planned: Plan, parcel: Parcel, destination: Side) -> None:

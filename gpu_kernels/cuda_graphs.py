@@ -64,13 +64,13 @@ class DecodeGraph:
         )
         self._scale = scale
         self._splits = splits
-        self._graph = self._capture() if cache.keys.is_cuda else None
+        self._captured = self._capture() if cache.keys.is_cuda else None
 
-    def _step(self) -> None:
-        self._attended = step(self.static, self.cache, self._scale, self._splits)
+    def _step(self) -> Attended:
+        return step(self.static, self.cache, self._scale, self._splits)
 
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        """Run the step on padding alone until its kernels are compiled, then capture it."""
+    def _capture(self) -> tuple[torch.cuda.CUDAGraph, Attended]:
+        """Run the step on padding alone until its kernels are compiled, then capture it; its outputs are static too."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -79,8 +79,8 @@ class DecodeGraph:
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._step()
-        return graph
+            attended = self._step()
+        return graph, attended
 
     def fill(self, batch: DecodeBatch) -> None:
         """Copy a batch into the static tensors and pad it; ValueError if it does not fit."""
@@ -102,8 +102,8 @@ class DecodeGraph:
         Inside another capture, which can hold no replay, the step becomes part of that one.
         """
         self.fill(batch)
-        if self._graph is None or torch.cuda.is_current_stream_capturing():
-            self._step()
-        else:
-            self._graph.replay()
-        return self._attended.output[: len(batch.lengths)]
+        if self._captured is None or torch.cuda.is_current_stream_capturing():
+            return self._step().output[: len(batch.lengths)]
+        graph, attended = self._captured
+        graph.replay()
+        return attended.output[: len(batch.lengths)]

@@ -12,12 +12,13 @@ from kvsan.gpu_kernels.conversion import plan
 from kvsan.harness.exchange import EXPIRED, RELEASED, Exchange, Offer
 from kvsan.harness.expectation import Expected
 from kvsan.harness.operations import Expire, Operation, Receive, Release, Send
-from kvsan.harness.pair import CONSUMER, NET_STREAM, PRODUCER, Receiving, Sending
+from kvsan.harness.pair import CONSUMER, NET_STREAM, PRODUCER, Receiving
+from kvsan.harness.pair_checks import check_claimed, check_receiving, check_sending, check_source_layout
 from kvsan.harness.pull import PullWork, Route
 from kvsan.harness.requests import count_hit, look_up
 from kvsan.harness.transfer import REFUSED, Transfer
 from kvsan.harness.transfers import load_of
-from kvsan.harness.verdict import UsageError, Violation
+from kvsan.harness.verdict import Violation
 
 if TYPE_CHECKING:
     from kvsan.harness.session import Handler, Session
@@ -38,8 +39,13 @@ def send(session: Session, operation: Send) -> bool:
     if sending is None:
         session.counts["send of nothing"] += 1
         return True
-    if not isinstance(sending, Sending):
-        raise UsageError(f"{type(exchange.producer).__name__}.send returned {sending!r}; expected Sending or None")
+    sending = check_sending(exchange.producer, sending)
+    if sending.tokens > request.retired:
+        raise Violation(
+            "exchange_content",
+            "not retired",
+            f"{operation.t} offers {sending.tokens} tokens of {request.r}, of which {request.retired} have retired",
+        )
     _must_exist(session.traits.num_units, sending.units, f"{operation.t} offers")
     session.ids.add(operation.t)
     identity = request.life.identities(sending.tokens).copy()
@@ -120,8 +126,7 @@ def receive(session: Session, operation: Receive) -> bool:
         facts.refused = True
         counts["receive refused"] += 1
         return True
-    if not isinstance(granted, Receiving):
-        raise UsageError(f"{type(exchange.consumer).__name__}.receive returned {granted!r}; expected Receiving or None")
+    granted = check_receiving(exchange.consumer, granted, session.traits.streams)
     if not 0 <= granted.hit < granted.hit + granted.tokens <= tokens:
         raise Violation(
             "exchange_content", "too much", f"{operation.t}: {granted}, of {tokens} tokens that both begin with"
@@ -150,12 +155,15 @@ def _begin(session: Session, exchange: Exchange, offer: Offer, request: Expected
     if units is None:
         transfer.failure = REFUSED
         session.counts["claim refused"] += 1
+        session.transfer_began(transfer)
         return
     offer.claimed = True
-    _must_exist(exchange.target.pools[PRODUCER].traits.num_units, units, f"{offer.t} is served")
+    served = check_claimed(exchange.producer, units)
+    _must_exist(exchange.target.pools[PRODUCER].traits.num_units, served.tolist(), f"{offer.t} is served")
     layouts = exchange.target.layouts
-    planned = plan(exchange.target.source_layout(), layouts[CONSUMER], start, stop)
-    transfer.route = Route(planned, np.array(units, np.int64), np.array(table, np.int64), start, stop)
+    source = check_source_layout(exchange.target, exchange.target.source_layout())
+    planned = plan(source, layouts[CONSUMER], start, stop)
+    transfer.route = Route(planned, served, np.array(table, np.int64), start, stop)
     _enqueue(session, transfer, transfer.route, granted)
     session.counts["pull"] += 1
     if layouts[PRODUCER] != layouts[CONSUMER]:
@@ -165,9 +173,6 @@ def _begin(session: Session, exchange: Exchange, offer: Offer, request: Expected
 
 def _enqueue(session: Session, transfer: Transfer, route: Route, granted: Receiving) -> None:
     device, names = session.device, session.traits.streams
-    for name in granted.after:
-        if name not in names:
-            raise UsageError(f"{granted} names stream {name!r}; the target's traits name {', '.join(names)}")
     after = [device.event(names.index(name)) for name in granted.after]
     net = device.streams.index(NET_STREAM)
     transfer.left = len(route.plan.pieces)

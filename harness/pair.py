@@ -25,12 +25,19 @@ from kvsan.harness.target import Target
 PRODUCER, CONSUMER = "p0", "p1"
 """Names of the two pools, by their parts."""
 
+POOLS = (PRODUCER, CONSUMER)
+"""Both, in the order in which their streams and slots are counted."""
+
 NET_STREAM = "net"
 """Name of the stream that pulls run on; a pool's own streams are named with the pool before them: ``p1.compute``."""
 
 
 class Sending(NamedTuple):
-    """``Send`` was granted: the first ``tokens`` tokens of the request are offered, and ``units`` that hold them are held."""
+    """``Send`` was granted: the first ``tokens`` tokens of the request are offered, and ``units`` that hold them are held.
+
+    Until the offer has ended it counts as one reference of each unit, besides those of tables, where the target counts
+    references: a producer that lets the request's own reference stand for it, and frees late, must count one more.
+    """
 
     tokens: int
     units: Sequence[int]
@@ -55,7 +62,9 @@ class Producer(Protocol):
         """Offer what a request has retired; None if that is nothing."""
 
     def claim(self, t: str) -> Sequence[int] | None:
-        """Say which units hold the offer, block by block, as the pull begins; None if it is no longer offered."""
+        """Say which units hold the offer, block by block, as the pull begins; None if, and only if, it is no longer
+        offered: it was released, or has expired.
+        """
 
     def released(self, t: str) -> None:
         """Note that nobody will read the transfer any more; it may be unknown, or have been released before."""
@@ -83,7 +92,11 @@ class Consumer(Protocol):
 
 
 class PairTarget(Protocol):
-    """Two pools with the exchange between them. ``layouts`` are what each pool's kernels really do."""
+    """Two pools with the exchange between them, named as ``POOLS``. ``layouts`` are what each pool's kernels really do.
+
+    Pools have one cache group each, no tiers and no graphs, and the block size of a unit of their layout; both have as
+    many kv heads.
+    """
 
     pools: Mapping[str, Target]
     layouts: Mapping[str, Layout]

@@ -30,11 +30,11 @@ from kvsan.harness.operations import (
     Submit,
     Tear,
 )
-from kvsan.harness.pair import CONSUMER, NET_STREAM, PRODUCER, PairTarget
+from kvsan.harness.pair import CONSUMER, NET_STREAM, POOLS, PRODUCER, PairTarget
 from kvsan.harness.pool_device import JointDevice, PoolDevice
 from kvsan.harness.pull_executor import PullExecutor
 from kvsan.harness.session import Session
-from kvsan.harness.verdict import UsageError, Violation
+from kvsan.harness.verdict import Violation
 
 _ENDED_KEPT = 256
 _AT = (Submit, Launch, Cancel, ResetPrefixCache)
@@ -56,7 +56,7 @@ class PairSession:
     """Runs operations against a pair and judges every step; see ``kvsan.harness.session.Session``.
 
     ``numbers`` holds a numbers oracle for each pool, over the kernels of its layout, or nothing. ``blamed`` is the session
-    of the last step.
+    that was judged last.
     """
 
     def __init__(
@@ -67,20 +67,17 @@ class PairSession:
         sweep_every: int | None = None,
         beyond_contract: bool = False,
     ) -> None:
-        for pool, one in target.pools.items():
-            if one.traits.tiers or one.traits.graph_rows:
-                raise UsageError(f"pool {pool} of a pair: expected one without tiers and without graphs")
         self.target = target
         self.exchange = Exchange(target)
-        joint = JointDevice({pool: one.traits for pool, one in target.pools.items()})
+        joint = JointDevice({pool: target.pools[pool].traits for pool in POOLS})
         self.device = joint.device
         known: deque[Expected] = deque(maxlen=2 * _ENDED_KEPT)
         self.sessions = {
             pool: Session(
-                one, invariants, numbers.get(pool), sweep_every, beyond_contract,
+                target.pools[pool], invariants, numbers.get(pool), sweep_every, beyond_contract,
                 Place(pool, joint.pools[pool], self.exchange, known),
             )
-            for pool, one in target.pools.items()
+            for pool in POOLS
         }  # fmt: skip
         self.exchange.in_flight = self.sessions[CONSUMER].transfers
         pulls = PullExecutor(self.exchange, self.sessions, target.layouts, numbers, joint.first_slots)
@@ -125,11 +122,19 @@ class PairSession:
         session.position = self.position - 1
         try:
             executed = session.step(operation)
+            if executed and isinstance(operation, Receive):
+                self._judge_producer(operation)
         except Violation as violation:
             raise self._placed(violation) from violation.__cause__
         if executed and isinstance(operation, Launch) and all(one.in_flight for one in self.sessions.values()):
             session.counts["launches in both pools"] += 1
         return executed
+
+    def _judge_producer(self, operation: Receive) -> None:
+        """Judge what the claim of a pull, which is no step of the producer's, has changed there."""
+        self.blamed = self.sessions[PRODUCER]
+        self.blamed.position = self.position
+        self.blamed.judge_call(operation)
 
     def close(self) -> None:
         """End every request and every offer, let all work finish, and judge what is left in both pools."""

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvsan.gpu_kernels.conversion import Piece, Plan
+from kvsan.gpu_kernels.conversion import Piece, Plan, addresses
+from kvsan.gpu_kernels.interface import OutsidePool
 from kvsan.gpu_kernels.sharding import Layout, cp_rank_of, position_of, tp_rank_of
 from kvsan.harness.target import IntArray
 from kvsan.harness.verdict import Violation
@@ -96,28 +97,18 @@ def look_at(work: PullWork, layout: Layout, num_units: int) -> Found:
             raise _beyond(work)
         slots = slots_at(route.source_table, piece.positions, layout.unit_tokens)[:, None]
         return Found(np.broadcast_to(slots, (len(slots), piece.heads)), wanted[None, :], wanted)
-    local = assumed.local(piece.positions)
-    units = _units_of(work, local, num_units)
-    vectors = assumed.vector(local[:, None] % assumed.block_size, piece.source_head + np.arange(piece.heads)[None, :])
-    offsets, really = layout.element(vectors)
+    try:
+        at = addresses(route.plan, piece, route.source_table, layout, num_units)
+    except OutsidePool:
+        raise _beyond(work) from None
     cp_rank = cp_rank_of(piece.source_rank, layout.tp, layout.dcp)
-    slots = units[:, None] * layout.unit_tokens + position_of(cp_rank, offsets, layout.interleave, layout.cp)
-    heads = layout.first_head(tp_rank_of(piece.source_rank, layout.tp, layout.dcp)) + really
+    slots = at.pages * layout.unit_tokens + position_of(cp_rank, at.offsets, layout.interleave, layout.cp)
+    heads = layout.first_head(tp_rank_of(piece.source_rank, layout.tp, layout.dcp)) + at.heads
     return Found(slots, heads, wanted)
 
 
-def _units_of(work: PullWork, local: IntArray, num_units: int) -> IntArray:
-    table = work.route.source_table
-    blocks = local // work.route.plan.source.block_size
-    if len(blocks) and int(blocks.max()) < len(table):
-        units = work.route.plan.source.pages(table, local)
-        if int(units.max()) < num_units:
-            return units
-    raise _beyond(work)
-
-
 def _beyond(work: PullWork) -> Violation:
-    return Violation("exchange_content", "outside", f"{work.t} reads {work}: beyond the units that it was given")
+    return Violation("exchange_content", "outside", f"{work.t} reads {work}: beyond what it was given")
 
 
 def slots_at(table: IntArray, positions: IntArray, unit_tokens: int) -> IntArray:

@@ -76,7 +76,7 @@ class Session:
         self.requests: dict[str, Expected] = {}
         self.known: deque[Expected] = deque(maxlen=_ENDED_KEPT) if place is None else place.known
         self.ids: set[str] = set()
-        self.shadow = Shadow(self.books, name_identity_of(self.known, self.books.masks))
+        self.shadow = Shadow(self.books, name_identity_of(self.known, self.books.masks), place.pool if place else "")
         self.executor = MemoryExecutor(self.books, self.shadow, numbers)
         self.device = Device(self.executor, self.traits.streams) if place is None else place.device.join(self.executor)
         self.segments = SegmentCache()
@@ -147,6 +147,17 @@ class Session:
             return False
         self.counts[kind.__name__] += 1
         self.steps += 1
+        self._take_in(facts)
+        return True
+
+    def judge_call(self, operation: Operation) -> None:
+        """Take in and judge what an operation of another pool, which called the target, has changed here."""
+        facts = self.step_facts
+        facts.clear()
+        facts.index, facts.operation = self.position, operation
+        self._do(lambda: self._take_in(facts), operation)
+
+    def _take_in(self, facts: Step) -> None:
         self.books.absorb(facts)
         for judge in self._after_step if facts.changed() or self.shadow.unwritten else self._every_step:
             judge(facts)
@@ -154,7 +165,6 @@ class Session:
             self._count_evictions(facts)
         if self.steps % self.sweep_every == 0:
             self.sweep()
-        return True
 
     def _count_evictions(self, facts: Step) -> None:
         if facts.withdrawn:
@@ -180,7 +190,9 @@ class Session:
 
     def _blame(self, error: Exception, operation: Operation | None) -> Exception:
         tiers = self.books.tiers
-        others: list[object] = [] if self.exchange is None else [self.exchange.producer, self.exchange.consumer]
+        others: list[object] = []
+        if self.exchange is not None:
+            others = [self.exchange.target, self.exchange.producer, self.exchange.consumer]
         if tiers is not None:
             others += [tiers.view, *tiers.stores.values()]
         return blame_of(error, self.target, self.books.view, operation, *others)
@@ -193,19 +205,20 @@ class Session:
 
     def wind_down(self) -> None:
         """End every request and all that waits for something."""
-        self._at_the_end(self._wind_down)
+        self._do(self._wind_down)
 
     def judge_rest(self) -> None:
         """Let all work finish, and judge what is left."""
-        self._at_the_end(self._judge_rest)
+        self._do(self._judge_rest)
 
-    def _at_the_end(self, act: Callable[[], None]) -> None:
+    def _do(self, act: Callable[[], None], operation: Operation | None = None) -> None:
+        """Act outside of the steps of this session, and say whose error it is."""
         try:
             act()
         except Violation:
             raise
         except Exception as error:
-            raise self._blame(error, None) from error
+            raise self._blame(error, operation) from error
 
     def _wind_down(self) -> None:
         self.sweep()

@@ -37,14 +37,16 @@ class Shadow:
 
     ``unwritten`` maps units that are published before they are computed to the life that will write them. Until then what
     is in them is nobody's: an earlier step of the stream may still write what was there before. The same holds for units
-    that a copy on write will fill, ``awaited`` from its launch until the copy has executed.
+    that a copy on write will fill, ``awaited`` from its launch until the copy has executed. ``pool`` is named with each
+    slot that is told of, where there is more than one.
     """
 
-    def __init__(self, books: Books, namer: Namer) -> None:
+    def __init__(self, books: Books, namer: Namer, pool: str = "") -> None:
         traits = books.traits
         self.block_size = traits.block_size
         self.books = books
         self.namer = namer
+        self._of_pool = pool and f" of {pool}"
         self.num_units = traits.num_units
         all_units = traits.num_units + traits.host_units
         self.content = np.zeros(all_units * traits.block_size, np.int64)
@@ -127,8 +129,8 @@ class Shadow:
         raise Violation(
             "foreign_write",
             cause,
-            f"{who(at)} is written into slot {slot + at} (unit {unit}), where {whose(at)} is relied on",
-            (self.tell(slot + at, group), f"slot {slot + at} is {self.address(slot + at, group)}"),
+            f"{who(at)} is written into {self.name_slot(slot + at)} (unit {unit}), where {whose(at)} is relied on",
+            (self.tell(slot + at, group), f"{self.name_slot(slot + at)} is {self.address(slot + at, group)}"),
         )
 
     def settle(self) -> None:
@@ -211,9 +213,9 @@ class Shadow:
         raise Violation(
             "provenance",
             cause,
-            f"{row.name} reads position {position} from slot {slot} (unit {unit}), which holds "
+            f"{row.name} reads position {position} from {self.name_slot(slot)} (unit {unit}), which holds "
             f"{self.namer(identity, row.group)}; expected {row.name}@{position}",
-            (self.tell(slot, row.group), f"slot {slot} is {self.address(slot, row.group)}"),
+            (self.tell(slot, row.group), f"{self.name_slot(slot)} is {self.address(slot, row.group)}"),
         )
 
     def address(self, slot: int, group: int) -> Address:
@@ -222,14 +224,18 @@ class Shadow:
         tier = HOST_TIER if unit >= self.num_units else DEVICE_TIER
         return Address(unit, offset_of(slot, self.block_size), group, tier=tier)
 
+    def name_slot(self, slot: int) -> str:
+        """Name a slot for people."""
+        return f"slot {slot}{self._of_pool}"
+
     def tell(self, slot: int, group: int) -> str:
         """One line about who wrote a slot last."""
-        identity = int(self.content[slot])
+        identity, name = int(self.content[slot]), self.name_slot(slot)
         if identity == 0:
             # Operation 0 of a trace can zero nothing: no request has arrived before it.
             zeroed = int(self.writer[slot])
-            return f"slot {slot} was zeroed by operation {zeroed}" if zeroed else f"slot {slot} was never written"
-        return f"slot {slot} was last written by operation {int(self.writer[slot])} with {self.namer(identity, group)}"
+            return f"{name} was zeroed by operation {zeroed}" if zeroed else f"{name} was never written"
+        return f"{name} was last written by operation {int(self.writer[slot])} with {self.namer(identity, group)}"
 
 
 def _position(name: str, first: int, at: int) -> str:

@@ -241,7 +241,7 @@ class Traits:
     - ``watermark``: units that a first admission must leave free.
     - ``external_unit``: external tokens are a multiple of this.
     - ``promised_hit``: tokens that a look-up must give, from the reusable tokens of each group; None: not judged.
-    - ``streams``: names of the device's streams; effects may name no others.
+    - ``streams``: names of the device's streams, ``compute`` and ``copy`` first; effects may name no others.
     - ``tiers``: names of the tiers below the device, ``host`` first, then stores. ``host_units`` are the host's, numbered
       behind the pool's own; ``chunk_blocks`` is what is kept under one key.
     - ``late_notices``: survives to hear again how a transfer ended.

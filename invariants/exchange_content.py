@@ -2,7 +2,7 @@
 
 Statement: an offer is of tokens that have retired, in the units of its request's table; and while it stands, each piece of a
 pull reads, at the addresses that the consumer computes, the heads that it wants of the tokens that the offer was made with. A
-claim of an offer that has ended is refused.
+claim of an offer that has ended is refused, and no other.
 
 Why: the consumer cannot see whose KV it gets. One head in the wrong order, one block of somebody else's, and every token that
 it generates is subtly wrong.
@@ -13,7 +13,8 @@ to blocks that the producer has given to others), 45704 (a store not ordered aft
 Does not see: bytes; ``numbers`` does. Where they are written follows from the consumer's own layout, which is not in doubt.
 
 Mutant: ``disagg-mutant:source_taken_for_nhd``, ``disagg-mutant:interleave_forgotten``, ``disagg-mutant:replicas_dealt``,
-``disagg-mutant:offers_the_scheduled``, ``disagg-mutant:table_of_the_moment``, ``disagg-mutant:serves_what_has_ended``.
+``disagg-mutant:tp_forgotten``, ``disagg-mutant:offers_the_scheduled``, ``disagg-mutant:table_of_the_moment``,
+``disagg-mutant:serves_what_has_ended``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from kvsan.harness.transfer import Transfer
 
 
 class ExchangeContent(Invariant):
-    """Judges an offer as it is made, a claim as it is granted, and each piece as it is read."""
+    """Judges an offer as it is made, a claim as it is answered, and each piece as it is read."""
 
     id = "exchange_content"
     every_step = True
@@ -43,11 +44,6 @@ class ExchangeContent(Invariant):
         if offer is None:
             return
         request, tokens = offer.request, offer.tokens
-        if not 0 < tokens <= request.retired:
-            raise self.violated(
-                "not retired",
-                f"{offer.t} offers {tokens} tokens of {request.r}, of which {request.retired} have retired",
-            )
         own = request.tables[0][: blocks_for(tokens, self.books.block_size)]
         if list(offer.units) != own:
             raise self.violated(
@@ -55,13 +51,16 @@ class ExchangeContent(Invariant):
             )
 
     def on_transfer(self, transfer: Transfer) -> None:
-        """Judge a pull that was granted."""
+        """Judge whether a pull is served, and with what."""
         exchange = self.books.exchange
         assert exchange is not None
         offer = exchange.offers[transfer.t]
+        if transfer.route is None:
+            if not offer.ended:
+                raise self.violated("refused", f"{transfer.t} is still offered, and a reader is refused")
+            return
         if offer.ended:
             raise self.violated("ended", f"{transfer.t} was {offer.ended} and is served all the same")
-        assert transfer.route is not None
         served = transfer.route.source_table.tolist()
         if served != list(offer.units):
             raise self.violated(
@@ -91,7 +90,7 @@ class ExchangeContent(Invariant):
         offer = exchange.offers[t]
         raise self.violated(
             "foreign" if identity else "unwritten",
-            f"{t} reads position {position} from slot {slot}, which holds {self.shadow.namer(identity, 0)}; "
+            f"{t} reads position {position} from {self.shadow.name_slot(slot)}, which holds {self.shadow.namer(identity, 0)}; "
             f"expected {offer.request.r}@{position}",
             *([f"{t} was {offer.ended}"] if offer.ended else []),
             self.shadow.tell(slot, 0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import astuple, replace
 from typing import ClassVar
@@ -11,14 +10,12 @@ from kvsan.gpu_kernels.addressing import IntArray
 from kvsan.gpu_kernels.sharding import Layout
 from kvsan.harness.configuration import Configuration
 from kvsan.harness.pair import Receiving
-from kvsan.harness.verdict import UsageError
 from kvsan.models_under_test.disagg.options import pair_arguments
 from kvsan.models_under_test.disagg.target import DisaggregatedPair
+from kvsan.models_under_test.naming import mutant_named
 from kvsan.models_under_test.paged import PagedManager
 from kvsan.models_under_test.paged.exchange import Incoming, Offered, PagedConsumer, PagedProducer
 from kvsan.models_under_test.paged.request import PagedRequest
-
-_PREFIX = "disagg-mutant:"
 
 
 class PairMutant(DisaggregatedPair):
@@ -299,6 +296,17 @@ class SourceTakenForNhd(PairMutant):
         return replace(super().source_layout(), memory_layout="NHD")
 
 
+class TpForgotten(PairMutant):
+    """The reader takes the source for one rank: pages are as large as all heads, and there are no others to ask."""
+
+    name = "tp_forgotten"
+    killed_by = ("exchange_content",)
+
+    def source_layout(self) -> Layout:
+        """One rank holds all heads."""
+        return replace(super().source_layout(), tp=1)
+
+
 class InterleaveForgotten(PairMutant):
     """The reader takes tokens to be dealt one by one."""
 
@@ -320,9 +328,4 @@ MUTANTS: dict[str, type[PairMutant]] = {
 
 def make_target(configuration: Configuration) -> PairMutant:
     """Seeded bug NAME over the reference pair, as disagg-mutant:NAME."""
-    name = configuration.target.removeprefix(_PREFIX)
-    if name not in MUTANTS:
-        close = difflib.get_close_matches(name, MUTANTS, n=3)
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
-        raise UsageError(f"target {configuration.target}: no such mutant; {hint}expected one of {', '.join(MUTANTS)}")
-    return MUTANTS[name](*pair_arguments(configuration))
+    return mutant_named(configuration.target, MUTANTS)(*pair_arguments(configuration))

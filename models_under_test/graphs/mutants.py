@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -14,6 +13,7 @@ from kvsan.harness.target import COMPUTE_STREAM, COPY_STREAM, IntArray, Target
 from kvsan.harness.verdict import UsageError
 from kvsan.models_under_test.graphs.options import make_runner
 from kvsan.models_under_test.graphs.runner import GraphRunner, Staging
+from kvsan.models_under_test.naming import mutant_named
 
 
 class GraphMutant(GraphRunner):
@@ -210,12 +210,7 @@ MUTANTS: dict[str, type[GraphMutant]] = {
 
 def make_target(configuration: Configuration) -> Target:
     """Seeded bug NAME of the CUDA-graph runner, as graphs-mutant:NAME."""
-    name = configuration.target.removeprefix("graphs-mutant:")
-    if name not in MUTANTS:
-        close = difflib.get_close_matches(name, MUTANTS, n=3)
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
-        raise UsageError(f"target {configuration.target}: no such mutant; {hint}expected one of {', '.join(MUTANTS)}")
-    return make_runner(configuration, MUTANTS[name])
+    return make_runner(configuration, mutant_named(configuration.target, MUTANTS))
 
 
 __all__ = ["MUTANTS", "GraphMutant", "make_target"]

@@ -5,10 +5,7 @@ A check that never fires looks like a check that works: each invariant has a mut
 
 from __future__ import annotations
 
-import difflib
-
 from kvsan.harness.configuration import Configuration
-from kvsan.harness.verdict import UsageError
 from kvsan.models_under_test.mutants import (
     completions,
     counting,
@@ -26,6 +23,7 @@ from kvsan.models_under_test.mutants import (
     watermarks,
 )
 from kvsan.models_under_test.mutants.base import Mutant, make_mutant
+from kvsan.models_under_test.naming import mutant_named
 
 MODULES = (
     sharing,
@@ -55,12 +53,7 @@ MUTANTS: dict[str, type[Mutant]] = {
 
 def make_target(configuration: Configuration) -> Mutant:
     """Seeded bug NAME over the reference manager, as mutant:NAME."""
-    name = configuration.target.removeprefix("mutant:")
-    if name not in MUTANTS:
-        close = difflib.get_close_matches(name, MUTANTS, n=3)
-        hint = f"did you mean {' or '.join(close)}? " if close else ""
-        raise UsageError(f"target {configuration.target}: no such mutant; {hint}expected one of {', '.join(MUTANTS)}")
-    return make_mutant(MUTANTS[name], configuration)
+    return make_mutant(mutant_named(configuration.target, MUTANTS), configuration)
 
 
 __all__ = ["MODULES", "MUTANTS", "Mutant", "make_target"]

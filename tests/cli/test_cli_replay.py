@@ -136,3 +136,9 @@ def test_targets_invariants_and_engines_are_listed(
         assert word in text
     assert main(["invariants", "tenants"]) == 0
     assert "Statement" in capsys.readouterr().out
+
+
+def test_traces_of_pairs_and_graphs_on_file_keep_their_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = Path(__file__).resolve().parents[2] / "corpus" / "kvsan"
+    assert main(["replay", str(corpus)]) == 0
+    assert "2 replayed, 0 not as they should be" in capsys.readouterr().out

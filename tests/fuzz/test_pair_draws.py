@@ -7,7 +7,9 @@ from kvsan.fuzz.known import KnownFindings
 from kvsan.fuzz.profiles import DISAGG
 from kvsan.fuzz.replay import open_session
 from kvsan.fuzz.search import Reporter, Search, SearchSettings, SearchSummary
-from kvsan.harness.configuration import Configuration
+from kvsan.harness.configuration import Configuration, OptionValue
+from kvsan.harness.pair_session import PairSession
+from kvsan.harness.session import Session
 from kvsan.models_under_test.disagg import make_target
 from kvsan.models_under_test.paged import make_target as make_manager
 
@@ -35,8 +37,17 @@ def test_a_search_repeats() -> None:
     assert (first.counts, first.steps, first.skipped) == (second.counts, second.steps, second.skipped)
 
 
+def opened(**options: OptionValue) -> Session | PairSession:
+    configuration = Configuration("disagg", 8, 2, options=tuple(options.items()))
+    return open_session(make_target, configuration, numbers=False)  # type: ignore[arg-type]
+
+
+def test_a_pull_between_layouts_is_demanded_of_pairs_that_have_two() -> None:
+    assert impossible_in(opened()) - impossible_in(opened(prefill_tp=2)) == {"pull between layouts"}
+
+
 def test_an_exchange_is_demanded_of_pairs_alone() -> None:
-    pair = open_session(make_target, Configuration("disagg", 8, 2), numbers=False)  # type: ignore[arg-type]
+    pair = opened(prefill_tp=2)
     alone = open_session(make_manager, Configuration("paged", 8, 2), numbers=False)
     wanted = {"Send", "Receive", "Release", "Expire", "pull", "expired", "launches in both pools"}
     assert not wanted & impossible_in(pair)

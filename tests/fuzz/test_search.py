@@ -9,17 +9,18 @@ import pytest
 
 from kvsan.fuzz.floors import impossible_events
 from kvsan.fuzz.known import Known, KnownFindings, shape
-from kvsan.fuzz.profiles import DEFAULT
+from kvsan.fuzz.profiles import ASYNC, DEFAULT, DISAGG, GRAPHS, Profile
 from kvsan.fuzz.search import (
     Reporter,
     Search,
     SearchSettings,
     SearchSummary,
+    fitted,
     floors_missed,
 )
 from kvsan.harness import registry
-from kvsan.harness.configuration import Configuration
-from kvsan.harness.operations import Abort, Cancel, Fork, Landed
+from kvsan.harness.configuration import Configuration, OptionValue
+from kvsan.harness.operations import OPERATIONS, Abort, Cancel, Fork, Landed
 from kvsan.harness.trace import Trace, TraceFile
 from kvsan.harness.verdict import Finding, UsageError, Violation
 from kvsan.models_under_test.paged import PagedManager
@@ -200,3 +201,56 @@ def test_traits_rule_events_out() -> None:
 def test_a_target_without_abort_cannot_abort_in_flight() -> None:
     traits = PagedManager(8, 4).traits
     assert "abort in flight" in impossible_events(replace(traits, operations=traits.operations - {Abort}))
+
+
+# -- what a profile draws, and what the target can do
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"host_units": 4, "chunk_blocks": 3, "stores": "disk"}),
+        ({"host_units": 2}, {"host_units": 2, "chunk_blocks": 2, "stores": "disk"}),
+        ({"chunk_blocks": 6}, {"host_units": 6, "chunk_blocks": 6, "stores": "disk"}),
+        ({"host_units": 0}, {"host_units": 0, "chunk_blocks": 1, "stores": ""}),
+        ({"host_units": 2, "chunk_blocks": 3}, {"host_units": 2, "chunk_blocks": 3, "stores": "disk"}),
+    ],
+)
+def test_what_was_drawn_gives_way_to_what_was_given(
+    given: dict[str, OptionValue], expected: dict[str, OptionValue]
+) -> None:
+    assert fitted({"host_units": 4, "chunk_blocks": 3, "stores": "disk"}, given) == expected
+
+
+@pytest.mark.parametrize("option", [("host_units", 2), ("host_units", 0), ("chunk_blocks", 6)])
+def test_one_option_of_the_tiers_is_enough(option: tuple[str, int]) -> None:
+    done = search(configuration=Configuration(options=(option,)), profile=ASYNC, steps=2000)
+    assert done.findings == []
+    assert done.steps >= 2000
+
+
+@pytest.mark.parametrize("profile", [ASYNC, DEFAULT], ids=lambda profile: profile.name)
+def test_a_target_that_names_every_operation_is_given_those_that_it_has_the_means_for(profile: Profile) -> None:
+    class NamesAll(PagedManager):
+        def __init__(self, configuration: Configuration) -> None:
+            super().__init__(configuration.num_units, configuration.block_size)
+            self.traits = replace(self.traits, operations=frozenset(OPERATIONS))
+
+    done = Search(NamesAll, settings("own", profile=profile), KnownFindings(), Reporter()).run()
+    assert done.findings == []
+    assert done.counts["Launch"] > 0
+    assert not {"Offload", "Load", "Complete", "Capture"} & done.counts.keys()
+
+
+@pytest.mark.parametrize(
+    ("target", "profile", "message"),
+    [
+        ("paged", DISAGG, "profile disagg: the target is one pool; expected --profile default, async or graphs"),
+        ("disagg", DEFAULT, "profile default: the target is a pair of pools; expected --profile disagg"),
+        ("canary", GRAPHS, "profile graphs: the target replays no graphs; expected --profile default or async"),
+    ],
+)
+def test_a_profile_that_the_target_is_not_made_for_is_refused(target: str, profile: Profile, message: str) -> None:
+    settings = SearchSettings(Configuration(target), replace(profile, options=()), steps=100)
+    with pytest.raises(UsageError, match=message):
+        Search(registry.resolve(target), settings, KnownFindings(), Reporter()).run()

@@ -95,6 +95,11 @@ CLASSES = (
 OTHER_FIELDS: dict[str, Callable[[Layout], dict[str, Any]]] = {
     "InterleaveIgnored": lambda layout: {"interleave": 1},
     "MemoryLayoutMistaken": lambda layout: {"memory_layout": "NHD" if layout.memory_layout == "HND" else "HND"},
+    "TpForgotten": lambda layout: {"tp": 1},
+    "TpDoubled": lambda layout: {"tp": layout.tp * 2},
+    "PcpForgotten": lambda layout: {"pcp": 1},
+    "PcpDoubled": lambda layout: {"pcp": layout.pcp * 2},
+    "BlockSizeDoubled": lambda layout: {"block_size": layout.block_size * 2},
 }
 """Variants that are layouts of their own: what they take for the fields of the right one."""
 

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 
 from kvsan.harness import launches, session
-from kvsan.harness.operations import Launch, Operation, Schedule, Submit
+from kvsan.harness.configuration import Configuration
+from kvsan.harness.operations import (
+    Complete,
+    Launch,
+    Load,
+    Offload,
+    Operation,
+    Preempt,
+    ResetPrefixCache,
+    Retire,
+    Schedule,
+    Submit,
+)
 from kvsan.harness.session import Session
 from kvsan.harness.target import Admission, Target
+from kvsan.harness.tiers import TierEntry, TierView
 from kvsan.harness.verdict import HarnessError, UsageError, Violation
 from kvsan.invariants import INVARIANTS
-from kvsan.models_under_test.paged import PagedManager
+from kvsan.models_under_test.paged import PagedManager, manager_arguments
 from kvsan.models_under_test.paged.view import PagedView
+from kvsan.models_under_test.tiers.disk import DiskStore
+from kvsan.models_under_test.tiers.scratch import scratch_folder
 
 TRACE: tuple[Operation, ...] = (Submit("r1", ((0, 6),)), Schedule("r1", 6), Launch("b1"))
 
@@ -81,6 +97,78 @@ def test_a_crash_tells_the_first_line_and_the_operation() -> None:
     with pytest.raises(Violation) as caught:
         drive(Raises(8, 4))
     assert caught.value.message == r"KeyError: 'no launch b1\nand more', in Launch(b='b1', at='p0')"
+
+
+class RaisesToStore(DiskStore):
+    """A store of somebody's who does not catch what the medium raises."""
+
+    def put(self, key: str, data: bytes) -> bool:
+        raise OSError("no space left on device")
+
+
+class RaisesToFetch(DiskStore):
+    """A store that is not reached."""
+
+    def get(self, key: str) -> bytes | None:
+        raise ConnectionError("reset by peer")
+
+
+class RaisesToList(DiskStore):
+    """A store that serves, and cannot be listed once it holds something."""
+
+    def keys(self) -> Collection[str]:
+        if held := super().keys():
+            raise TimeoutError(f"{len(held)} keys")
+        return held
+
+
+class TiersRaise:
+    """A view of tiers that is an object of its own, in a module of its own."""
+
+    def __init__(self, view: TierView) -> None:
+        self.tiers, self.entry, self.free_host_units = view.tiers, view.entry, view.free_host_units
+
+    def entries(self, tier: str) -> Collection[TierEntry]:
+        raise RuntimeError(f"{tier} is being rebuilt")
+
+
+DOWN: tuple[Operation, ...] = (*TRACE, Retire("b1"), Offload("t1", "r1"), Complete("t1"), Offload("t2", "r1", "disk"))
+UP: tuple[Operation, ...] = (Complete("t2"), ResetPrefixCache(), Preempt("r1"), Load("t3", "r1"), Complete("t3"))
+
+
+def drive_tiers(store: type[DiskStore], view: type[TiersRaise] | None = None) -> None:
+    """Send a request's blocks down to a store and fetch them, with a target that is the reference manager itself."""
+    options = (("host_units", 8), ("reset_reaches", "host"), ("stores", "disk"))
+    configuration = Configuration(num_units=8, block_size=1, options=options)
+    manager = PagedManager(**manager_arguments(configuration, stores={"disk": lambda: store(scratch_folder())}))
+    if view is not None:
+        shown = view(manager.tier_view())
+        setattr(manager, "tier_view", lambda: shown)  # noqa: B010 - mypy allows no assignment to a method
+    session = Session(manager, INVARIANTS)
+    for operation in (*DOWN, *UP):
+        session.step(operation)
+    session.close()
+
+
+@pytest.mark.parametrize(
+    ("store", "view", "cause"),
+    [
+        (RaisesToStore, None, "OSError"),
+        (RaisesToFetch, None, "ConnectionError"),
+        (RaisesToList, None, "TimeoutError"),
+        (DiskStore, TiersRaise, "RuntimeError"),
+    ],
+)
+def test_what_its_store_or_view_of_tiers_raises_is_a_crash_of_the_target(
+    store: type[DiskStore], view: type[TiersRaise] | None, cause: str
+) -> None:
+    with pytest.raises(Violation) as caught:
+        drive_tiers(store, view)
+    assert caught.value.kind == ("target.crash", cause)
+
+
+def test_a_store_that_raises_nothing_is_not_accused() -> None:
+    drive_tiers(DiskStore)
 
 
 class TooFewArguments(PagedManager):

@@ -141,7 +141,8 @@ def test_a_store_that_outlives_a_session_is_refused_by_the_next_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"), [(_raises, "its keys.. raised ConnectionError: refused"), (lambda: None, "keys.. returned None")]
+    ("keys", "message"),
+    [(_raises, "its keys.. raised ConnectionError: refused"), (lambda: None, "keys.. returned None")],
 )
 def test_a_store_that_cannot_say_what_it_holds_is_refused(keys: Callable[[], Any], message: str) -> None:
     store = DiskStore(scratch_folder())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from kvsan.fuzz.replay import open_session, run
 from kvsan.gpu_kernels.sharded import RanksDisagree
+from kvsan.gpu_kernels.sharding import Layout
 from kvsan.harness.configuration import Configuration, OptionValue
 from kvsan.harness.fingerprint import Fingerprint
 from kvsan.harness.kernel_faults import runs_kernels
@@ -35,9 +38,12 @@ from kvsan.harness.operations import (
     Submit,
     Tear,
 )
+from kvsan.harness.pair_checks import check_pair
 from kvsan.harness.pair_session import PairSession
+from kvsan.harness.target import Group
 from kvsan.harness.verdict import UsageError, Violation
-from kvsan.models_under_test.disagg import make_target
+from kvsan.invariants import INVARIANTS
+from kvsan.models_under_test.disagg import DisaggregatedPair, make_target, pair_arguments
 
 PREFILL = (Submit("r1", ((0, 6),)), Schedule("r1", 6), Launch("b1"), Retire("b1"))
 SENT = (*PREFILL, Send("t1", "r1"), Finish("r1"), Submit("r2", ((0, 6), ("out", "r1", 1)), at="p1"))
@@ -305,15 +311,6 @@ def test_any_sub_list_of_a_trace_is_a_trace() -> None:
         assert run(opened(), some).violation is None
 
 
-@pytest.mark.parametrize("trait", [{"tiers": ("host",)}, {"graph_rows": 4}], ids=str)
-def test_pools_of_a_pair_have_no_tiers_and_no_graphs(trait: dict[str, Any]) -> None:
-    pair = make_target(Configuration("disagg", 8, 2))
-    manager: Any = pair.pools["p1"]
-    manager.traits = replace(manager.traits, **trait)
-    with pytest.raises(UsageError, match="pool p1 of a pair: expected one without tiers"):
-        PairSession(pair, (), {})
-
-
 def test_a_session_has_no_more_attributes_than_python_finds_fast() -> None:
     """CPython shares the keys of instances with up to 30 attributes; the 31st cost each step 5%."""
     for part in opened().parts:
@@ -338,3 +335,129 @@ def test_states_of_a_pair_have_a_fingerprint_of_both_pools() -> None:
 
     assert hashes("p0") == hashes("p0")
     assert hashes("p0") != hashes("p1")
+
+
+# -- a pair that is none
+
+
+def with_traits(**traits: Any) -> DisaggregatedPair:
+    pair = make_target(Configuration("disagg", 8, 2))
+    manager: Any = pair.pools["p1"]
+    manager.traits = replace(manager.traits, **traits)
+    return pair
+
+
+def without(**attributes: Any) -> DisaggregatedPair:
+    pair = make_target(Configuration("disagg", 8, 2))
+    vars(pair).update(attributes)
+    return pair
+
+
+@pytest.mark.parametrize("trait", [{"tiers": ("host",)}, {"graph_rows": 4}], ids=str)
+def test_pools_of_a_pair_have_no_tiers_and_no_graphs(trait: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="pool p1 of a pair: expected one without tiers"):
+        check_pair(with_traits(**trait))
+
+
+POOLS = make_target(Configuration("disagg", 8, 2)).pools
+OTHER_HEADS = {"p0": Layout(block_size=2), "p1": Layout(block_size=2, num_kv_heads=4)}
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        (
+            without(pools={"prefill": POOLS["p0"], "decode": POOLS["p1"]}),
+            "pools are prefill, decode; expected p0, which",
+        ),
+        (without(pools={"p0": POOLS["p0"]}), "pools are p0; expected p0, which computes, and p1, which pulls"),
+        (without(layouts={}), "layouts are {}; expected a kvsan.gpu_kernels.sharding.Layout for each pool"),
+        (without(layouts=None), "layouts are None; expected"),
+        (without(layouts=OTHER_HEADS), "layouts are of 2 and of 4 kv heads; expected as many"),
+        (without(producer=None), "producer is None, which has no method send; expected a kvsan.harness.pair.Producer"),
+        (without(consumer=7), "consumer is 7, which has no method receive; expected a kvsan.harness.pair.Consumer"),
+        (without(source_layout=None), "has no method source_layout; expected a kvsan.harness.pair.PairTarget"),
+        (
+            with_traits(block_size=4),
+            "pool p1 of a pair has block_size 4; expected the 2 tokens that a unit of its layout",
+        ),
+        (with_traits(groups=(Group(), Group())), "pool p1 of a pair has 2 cache groups; expected one"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("numbers", [False, True])
+def test_what_is_no_pair_is_bad_input(pair: DisaggregatedPair, message: str, numbers: bool) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        open_session(lambda _: pair, Configuration("disagg", 8, 2), numbers=numbers)  # type: ignore[arg-type, return-value]
+
+
+def answering(method: str, answer: Callable[[Any], Any]) -> PairSession:
+    """Session over the reference pair, one of whose methods answers otherwise."""
+    pair = make_target(Configuration("disagg", 8, 2))
+    owner: Any = next(one for one in (pair.producer, pair.consumer, pair) if hasattr(one, method))
+    right = getattr(owner, method)
+    setattr(owner, method, lambda *arguments: answer(right(*arguments)))
+    return PairSession(pair, INVARIANTS, {}, sweep_every=1)
+
+
+def drive(session: PairSession, operations: tuple[Operation, ...]) -> None:
+    for operation in operations:
+        session.step(operation)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "message"),
+    [
+        ("send", lambda right: tuple(right), "send returned (6, (1, 2, 3)); expected Sending or None"),
+        ("send", lambda right: right._replace(tokens="6"), "send returned tokens '6'; expected a number of tokens"),
+        ("send", lambda right: right._replace(tokens=0), "send returned tokens 0; expected a number of tokens, at least 1"),
+        ("send", lambda right: right._replace(units=None), "send returned units None; expected a sequence of units"),
+        ("send", lambda right: right._replace(units="ab"), "send returned units 'ab'; expected a sequence of units"),
+        ("claim", lambda right: 7, "claim returned 7; expected a sequence of units"),
+        ("claim", lambda right: [[unit] for unit in right], "claim returned [[1], [2], [3]]; expected a sequence"),
+        ("receive", lambda right: tuple(right), "receive returned (0, 6, ()); expected Receiving or None"),
+        ("receive", lambda right: right._replace(hit=None), "receive returned hit None; expected a number of tokens"),
+        ("receive", lambda right: right._replace(tokens=6.0), "receive returned tokens 6.0; expected a number"),
+        ("receive", lambda right: right._replace(after="compute"), "receive returned after 'compute'; expected names"),
+        ("receive", lambda right: right._replace(after=("net",)), "receive returned after 'net'; expected streams of"),
+        ("source_layout", lambda right: None, "source_layout returned None; expected a kvsan.gpu_kernels.sharding"),
+        ("source_layout", lambda right: replace(right, num_kv_heads=4), "source_layout returned num_kv_heads 4; expected 2"),
+    ],
+)  # fmt: skip
+def test_what_no_method_may_answer_is_bad_input(method: str, answer: Callable[[Any], Any], message: str) -> None:
+    session = answering(method, answer)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        drive(session, PULLING)
+
+
+def test_an_offer_of_tokens_that_nobody_knows_is_a_violation() -> None:
+    session = answering("send", lambda right: right._replace(tokens=10**9))
+    with pytest.raises(Violation, match="t1 offers 1000000000 tokens of r1, of which 6 have retired"):
+        drive(session, SENT)
+
+
+def test_what_the_pair_itself_raises_is_a_crash_of_the_target() -> None:
+    class NoHandshake(DisaggregatedPair):
+        def source_layout(self) -> Layout:
+            raise RuntimeError("no handshake")
+
+    session = PairSession(NoHandshake(*pair_arguments(Configuration("disagg", 8, 2))), INVARIANTS, {})
+    with pytest.raises(Violation) as caught:
+        drive(session, PULLING)
+    assert caught.value.kind == ("target.crash", "RuntimeError")
+
+
+def test_what_a_claim_does_to_the_producer_is_judged_in_the_step_of_the_pull() -> None:
+    counts: list[int] = []
+
+    def counted(units: Any) -> Any:
+        counts.append(session.sessions["p0"].steps)
+        session.target.producer.released("t1")  # behind the back of whoever reads
+        return units
+
+    session = answering("claim", counted)
+    with pytest.raises(Violation) as caught:
+        drive(session, PULLING)
+    assert session.position == len(PULLING) - 1
+    assert (caught.value.invariant, caught.value.lineage[0]) == ("exchange_pins", "seen in pool p0")
+    assert counts == [session.sessions["p0"].steps]

@@ -266,6 +266,11 @@ def test_what_cannot_be_is_skipped() -> None:
         ({"chunk_blocks": 9}, "option chunk_blocks: 9 blocks; expected 1 to 8"),
         ({"stores": "disk,tape"}, "option stores: 'tape'; expected some of disk, remote"),
         ({"store_chunks": 0}, "option store_chunks: 0; expected at least 1"),
+        ({"remote_loses": -1}, "option remote_loses: -1; expected at least 0"),
+        ({"host_units": -1}, "option host_units: -1; expected at least 0"),
+        ({"host_units": 0, "stores": "", "policy": "fifo"}, "option policy: 'fifo'; expected one of lru, arc"),
+        ({"host_units": 0, "stores": "", "chunk_blocks": 0}, "option chunk_blocks: 0; expected at least 1"),
+        ({"host_units": 0, "stores": "disk"}, "option stores: disk without host units; expected host_units=N as well"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:

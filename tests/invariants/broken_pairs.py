@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from kvsan.gpu_kernels.sharding import Layout
 from kvsan.harness.pair import Receiving, Sending
 from kvsan.models_under_test.disagg import DisaggregatedPair
 from kvsan.models_under_test.paged.exchange import Offered, PagedConsumer, PagedProducer
@@ -33,6 +35,28 @@ class ServesUnitsOfNoPool(DisaggregatedPair):
             return [99]
 
     producer_type = _Producer
+
+
+class ServesNobody(DisaggregatedPair):
+    class _Producer(PagedProducer):
+        def claim(self, t: str) -> Sequence[int] | None:
+            return None
+
+    producer_type = _Producer
+
+
+class GivesBackAtTheClaim(DisaggregatedPair):
+    class _Producer(PagedProducer):
+        def _served(self, offered: Offered) -> Sequence[int]:
+            self._give_back(offered)
+            return offered.units
+
+    producer_type = _Producer
+
+
+class TakesOneRankForTwo(DisaggregatedPair):
+    def source_layout(self) -> Layout:
+        return replace(super().source_layout(), tp=2)
 
 
 class NeverExpires(DisaggregatedPair):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pytest
 
 from kvsan.fuzz.known import KnownFindings
 from kvsan.fuzz.profiles import DISAGG
 from kvsan.fuzz.search import Reporter, Search, SearchSettings
+from kvsan.gpu_kernels.sharding import Layout
 from kvsan.harness.configuration import Configuration
-from kvsan.harness.pair import Receiving
+from kvsan.harness.pair import Receiving, Sending
 from kvsan.models_under_test.disagg import DisaggregatedPair, pair_arguments
+from kvsan.models_under_test.paged import PagedManager
 from kvsan.models_under_test.paged.exchange import Offered, PagedConsumer, PagedProducer
 from kvsan.models_under_test.paged.request import PagedRequest
 
@@ -64,14 +67,36 @@ class IgnoresItsCache(DisaggregatedPair):
     consumer_type = _Consumer
 
 
-class ServesNobody(DisaggregatedPair):
-    """Every claim comes too late."""
+class OffersNothing(DisaggregatedPair):
+    """Who does not want to serve a reader does not send."""
 
     class _Producer(PagedProducer):
-        def claim(self, t: str) -> Sequence[int] | None:
+        def send(self, t: str, name: str) -> Sending | None:
             return None
 
     producer_type = _Producer
+
+
+class AnswersInArrays(DisaggregatedPair):
+    """Units and numbers of tokens are of NumPy."""
+
+    class _Producer(PagedProducer):
+        def send(self, t: str, name: str) -> Sending | None:
+            granted = super().send(t, name)
+            return granted and Sending(np.int64(granted.tokens), np.array(granted.units))  # type: ignore[arg-type]
+
+        def _served(self, offered: Offered) -> Sequence[int]:
+            return np.array(offered.units)  # type: ignore[return-value]
+
+    producer_type = _Producer
+
+
+class NamesTheConsumerFirst(DisaggregatedPair):
+    """A mapping has no order."""
+
+    def __init__(self, prefill: PagedManager, decode: PagedManager, layouts: Mapping[str, Layout]) -> None:
+        super().__init__(prefill, decode, layouts)
+        self.pools = dict(reversed(self.pools.items()))
 
 
 class ServesACopyOfTheList(DisaggregatedPair):
@@ -89,7 +114,9 @@ VARIANTS = (
     OffersPromptsAlone,
     PullsOneUnit,
     IgnoresItsCache,
-    ServesNobody,
+    OffersNothing,
+    AnswersInArrays,
+    NamesTheConsumerFirst,
     ServesACopyOfTheList,
 )
 

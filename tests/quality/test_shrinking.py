@@ -12,7 +12,10 @@ from kvsan.models_under_test.mutants import MUTANTS
 
 SEEDS = range(10)
 AT_MOST_DECISIONS = {"default": 6, "async": 10}
-SHRINK_MEDIAN_S = 0.25
+ALWAYS_SHORT = 3
+"""Seeds, the first ones, at which no trace of a bug of transfers is longer; at the others it is the median that counts."""
+
+SHRINK_MEDIAN_S = {"default": 0.25, "async": 3.0}
 
 pytestmark = pytest.mark.slow
 
@@ -34,9 +37,12 @@ def test_it_is_seen_by_a_check_that_must_see_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_reproducers_are_short(name: str) -> None:
-    within = max if MUTANTS[name].profile == "default" else median
-    assert within(row(name).decisions) <= AT_MOST_DECISIONS[MUTANTS[name].profile]
+    at_most, decisions = AT_MOST_DECISIONS[MUTANTS[name].profile], row(name).decisions
+    assert median(decisions) <= at_most
+    assert max(decisions if MUTANTS[name].profile == "default" else decisions[:ALWAYS_SHORT]) <= at_most
 
 
-def test_shrinking_is_fast() -> None:
-    assert median(one for name in MUTANTS for one in row(name).shrink_s) < SHRINK_MEDIAN_S
+@pytest.mark.parametrize("profile", SHRINK_MEDIAN_S)
+def test_shrinking_is_fast(profile: str) -> None:
+    times = [one for name, mutant in MUTANTS.items() if mutant.profile == profile for one in row(name).shrink_s]
+    assert median(times) < SHRINK_MEDIAN_S[profile]
