@@ -68,6 +68,7 @@ _SCHEDULES = st.sampled_from(
     + [Schedule("", n, lookahead=lookahead) for n in (1, 48) for lookahead in (1, 4)]
     + [Schedule("", 48, external=external, delayed=delayed) for external in (1, 4, 9) for delayed in (False, True)]
 )
+_APART = tuple((0, family) for family in range(_LIVE))
 _OUTCOMES = st.sampled_from([(), ((0, 0),), ((0, 0), (0, 1), (1, 2)), ((2, 1), (0, 0), (0, 2)), ((1, 0), (0, 1))])
 
 
@@ -198,14 +199,10 @@ class TargetMachine(RuleBasedStateMachine):
     @precondition(lambda self: 0 < len(self.session.requests) < _LIVE)
     @rule(which=_CHOICE)
     def fork(self, which: int) -> None:
-        """A request is forked, and as often as not both go on at once."""
-        parent, child = self.live(which), self.fresh("r")
-        self.run(Fork(parent, child))
-        if which % 2:
-            for r in (child, parent):
-                self.run(Schedule(r, 1))
-            if self.session.batch:
-                self.launch()
+        """A request is forked, and as often as not both go on at once, and apart."""
+        self.run(Fork(self.live(which), self.fresh("r")))
+        for _ in range(which % 2 * 2):
+            self.whole_step(1, _APART)
 
     @precondition(lambda self: self.session.requests)
     @rule(which=_CHOICE, kind=st.sampled_from((Finish, Abort, Preempt)), prompt=_PROMPTS)
