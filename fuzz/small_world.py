@@ -175,12 +175,26 @@ class SmallWorld:
         yield from self._launch_and_retire()
         stores = [tier for tier in self._tiers if tier != HOST_TIER]
         needed = self._evicts or self._reach == "host"
-        for tier in [HOST_TIER, *(tier for tier in stores if needed or random.random() < 0.3)]:
+        tiers = [HOST_TIER, *(tier for tier in stores if needed or random.random() < 0.3)]
+        loads = "Load" in self._present
+        for tier in tiers:
             t = self._fresh_transfer()
-            yield from (Offload(t, first, tier), Complete(t))
-        if "Load" in self._present:
+            yield Offload(t, first, tier)
+            if loads or tier != tiers[-1] or random.random() < 0.5:
+                yield Complete(t)
+        if loads:
             yield from self._evict(first) if self._evicts else self._come_again(first)
             yield from self._end()
+        elif random.random() < 0.5:
+            yield from self._another_goes_down()
+
+    def _another_goes_down(self) -> Iterator[Operation]:
+        """Another prompt follows the first into the host, and may take its place."""
+        submit = self._submit()
+        yield replace(submit, prompt=((max(self._families) + 1, self._chunk_tokens),))
+        yield Schedule(submit.r, self._pool_tokens)
+        yield from self._launch_and_retire()
+        yield Offload(self._fresh_transfer(), submit.r)
 
     def _evict(self, first: str) -> Iterator[Operation]:
         """Where a reset may empty every tier: another prompt takes the place of the first in the pool and in the host."""
