@@ -35,7 +35,7 @@ from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import Violation
 
 SETTINGS = settings(
-    max_examples=100,
+    max_examples=300,
     stateful_step_count=100,
     deadline=None,
     database=None,
