@@ -23,6 +23,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """List and return the exit code."""
     from kvsan.harness.registry import available
+    from kvsan.models_under_test.disagg.mutants import MUTANTS as PAIR_MUTANTS
     from kvsan.models_under_test.engines.cache import installed
     from kvsan.models_under_test.graphs.mutants import MUTANTS as GRAPH_MUTANTS
     from kvsan.models_under_test.mutants import MUTANTS
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     print("\nseeded bugs, each of which a search must find:")
     bugs: dict[str, type] = {f"mutant:{name}": mutant for name, mutant in sorted(MUTANTS.items())}
     bugs |= {f"graphs-mutant:{name}": mutant for name, mutant in sorted(GRAPH_MUTANTS.items())}
+    bugs |= {f"disagg-mutant:{name}": mutant for name, mutant in sorted(PAIR_MUTANTS.items())}
     for name, mutant in bugs.items():
         first_line = (mutant.__doc__ or "").strip().partition("\n")[0]
         print(f"  {name:44}{first_line}")

@@ -141,7 +141,7 @@ def receive(session: Session, operation: Receive) -> bool:
 def _begin(session: Session, exchange: Exchange, offer: Offer, request: Expected, granted: Receiving) -> None:
     """Claim the offer, and give the network the pieces; a claim that comes too late is a pull that has failed."""
     start, stop = granted.hit, granted.hit + granted.tokens
-    transfer = Transfer(offer.t, "receive", "", request, (), session.position)
+    transfer = Transfer(offer.t, "receive", "", request, ())
     transfer.loading = request.loading = (start, stop)
     request.load, request.scheduled = load_of(transfer), stop
     session.ids.add(offer.t)

@@ -164,7 +164,7 @@ class MemoryExecutor:
         if isinstance(payload, Fill):
             return _NOTHING, self.graphs.cells_of(payload)
         if isinstance(payload, Put | Get):
-            slots = (np.array(payload.units, np.int64)[:, None] * size + np.arange(size)).reshape(-1)
+            slots = slots_of(payload.units, 0, len(payload.units) * size, size)
             return (slots, _NOTHING) if isinstance(payload, Put) else (_NOTHING, slots)
         if isinstance(payload, Copy):
             return (

@@ -23,7 +23,8 @@ from kvsan.harness.tiers import DEVICE_TIER, HOST_TIER, Get, Put, Store, TierVie
 from kvsan.harness.verdict import UsageError
 
 _EFFECTS = (Copy, Zero, Put, Get, Fill)
-_INTEGERS = (int, np.integer)
+INTEGERS = (int, np.integer)
+"""What counts as an integer in what a target returns."""
 
 
 def check_tiers(traits: Traits, name: str) -> None:
@@ -52,16 +53,31 @@ def check_granted(target: TieredTarget, method: str, granted: object, kind: type
     if not isinstance(granted, Offloading | Loading) or not isinstance(granted, kind):
         raise UsageError(f"{returned} {granted!r}; expected {kind.__name__} or None")
     if isinstance(granted, Loading):
-        if not isinstance(granted.hit, _INTEGERS) or granted.hit < 0:
+        if not isinstance(granted.hit, INTEGERS) or granted.hit < 0:
             raise UsageError(f"{returned} hit {granted.hit!r}; expected a number of tokens")
-        if not isinstance(granted.tokens, _INTEGERS) or granted.tokens < 1:
+        if not isinstance(granted.tokens, INTEGERS) or granted.tokens < 1:
             raise UsageError(f"{returned} tokens {granted.tokens!r}; expected a number of tokens, at least 1")
     for chunk in _sequence(returned, "chunks", granted.chunks):
         _check_chunk(returned, chunk, target.traits.tiers)
-    for effect in _sequence(returned, "effects", granted.effects):
+    check_effect_kinds(returned, granted.effects)
+
+
+def check_effect_kinds(returned: str, effects: object) -> None:
+    """Raise a UsageError unless these are effects, each of a kind that there is."""
+    for effect in _sequence(returned, "effects", effects):
         if not isinstance(effect, _EFFECTS):
             names = ", ".join(one.__name__ for one in _EFFECTS)
             raise UsageError(f"{returned} effect {effect!r}; expected one of {names}")
+        if isinstance(effect, Fill):
+            _check_fill(returned, effect)
+
+
+def _check_fill(returned: str, fill: Fill) -> None:
+    values = fill.values
+    if not isinstance(values, np.ndarray) or values.ndim != 2 or values.dtype.kind not in "iu":
+        raise UsageError(f"{returned} values of buffer {fill.buffer!r} {values!r}; expected integers [rows, columns]")
+    if not isinstance(fill.row, INTEGERS):
+        raise UsageError(f"{returned} row {fill.row!r} of buffer {fill.buffer!r}; expected an integer")
 
 
 def _sequence(returned: str, name: str, given: Any) -> Sequence[Any]:
@@ -75,9 +91,9 @@ def _check_chunk(returned: str, chunk: object, tiers: tuple[str, ...]) -> None:
         raise UsageError(f"{returned} chunk {chunk!r}; expected a kvsan.harness.target.Chunk")
     if not isinstance(chunk.key, str):
         raise UsageError(f"{returned} {chunk}; expected a key that is a str")
-    if not isinstance(chunk.block, _INTEGERS):
+    if not isinstance(chunk.block, INTEGERS):
         raise UsageError(f"{returned} {chunk}; expected a block that is an int")
-    if not isinstance(chunk.units, tuple) or not all(isinstance(unit, _INTEGERS) for unit in chunk.units):
+    if not isinstance(chunk.units, tuple) or not all(isinstance(unit, INTEGERS) for unit in chunk.units):
         raise UsageError(f"{returned} {chunk}; expected units that are a tuple of ints")
     if chunk.tier not in tiers:
         raise UsageError(f"{returned} {chunk}; expected a tier of the target's traits: {', '.join(tiers)}")
@@ -90,7 +106,7 @@ def view_of_tiers(target: TieredTarget) -> TierView:
         view = target.tier_view()
     except Exception as error:
         raise _raised(name, error) from error
-    _check_methods(f"{name} returned", view, TierView)
+    check_methods(f"{name} returned", view, TierView)
     return view
 
 
@@ -107,7 +123,7 @@ def stores_of_tiers(target: TieredTarget, traits: Traits) -> Mapping[str, Store]
     if set(stores) != set(expected):
         raise UsageError(f"{name} returned {', '.join(map(repr, stores)) or 'none'}; {wanted}")
     for store_name, store in stores.items():
-        _check_methods(f"{name} returned, as {store_name!r},", store, Store)
+        check_methods(f"{name} returned, as {store_name!r},", store, Store)
         if held := len(_keys_at_first(store_name, store)):
             raise UsageError(
                 f"store {store_name!r} already holds {held} keys; expected an empty one for each target, as no replay "
@@ -126,11 +142,12 @@ def _keys_at_first(name: str, store: Store) -> Collection[str]:
     return keys
 
 
-def _check_methods(returned: str, given: object, protocol: type) -> None:
+def check_methods(returned: str, given: object, protocol: type) -> None:
+    """Raise a UsageError unless ``given`` has every method of a protocol; ``returned`` says where it is from."""
     for method in vars(protocol):
         if not method.startswith("_") and not callable(getattr(given, method, None)):
             raise UsageError(
-                f"{returned} {given!r}, which has no method {method}; expected a kvsan.harness.tiers.{protocol.__name__}"
+                f"{returned} {given!r}, which has no method {method}; expected a {protocol.__module__}.{protocol.__name__}"
             )
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, cast
 from kvsan.harness.device import LaunchWork
 from kvsan.harness.effects import enqueue_effects
 from kvsan.harness.expectation import Row
-from kvsan.harness.graphs import Captured, Graph, GraphRow, GraphTarget, Replaying
+from kvsan.harness.granted import INTEGERS, check_effect_kinds
+from kvsan.harness.graphs import Buffer, Captured, Graph, GraphRow, GraphTarget, Replaying
 from kvsan.harness.launches import may_launch, start, take_batch
 from kvsan.harness.operations import Capture, Launch, Operation, Replay
 from kvsan.harness.verdict import UsageError
@@ -29,9 +30,21 @@ def capture(session: Session, operation: Capture) -> bool:
     captured = runner(session).capture(g, operation.rows)
     if not isinstance(captured, Captured):
         raise UsageError(f"{type(session.target).__name__}.capture returned {captured!r}; expected Captured")
+    _check_buffers(session, captured)
     session.executor.graphs.capture(g, operation.rows, captured)
     session.ids.add(g)
     return True
+
+
+def _check_buffers(session: Session, captured: Captured) -> None:
+    returned = f"{type(session.target).__name__}.capture returned"
+    if not isinstance(captured.tables, tuple) or not isinstance(captured.slots, tuple):
+        raise UsageError(f"{returned} {captured}; expected tuples of buffers as tables and as slots")
+    for buffer in captured.buffers():
+        if not isinstance(buffer, Buffer) or not isinstance(buffer.name, str):
+            raise UsageError(f"{returned} {buffer!r}; expected a kvsan.harness.graphs.Buffer with a name")
+        if not isinstance(buffer.rows, INTEGERS) or not isinstance(buffer.columns, INTEGERS):
+            raise UsageError(f"{returned} {buffer}; expected integers of rows and columns")
 
 
 def fits(session: Session, graph: Graph) -> bool:
@@ -58,6 +71,7 @@ def replay(session: Session, operation: Replay) -> bool:
     needs = runner(session).replay(b, graph.g, told)
     if not isinstance(needs, Replaying):
         raise UsageError(f"{type(session.target).__name__}.replay returned {needs!r}; expected Replaying")
+    check_effect_kinds(f"{type(session.target).__name__}.replay returned", needs.effects)
     enqueue_effects(session, needs.effects)
     for name in needs.after:
         if name not in device.streams:

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from kvsan.gpu_kernels.sharding import Layout
+from kvsan.harness.granted import INTEGERS, check_methods
 from kvsan.harness.pair import CONSUMER, POOLS, PRODUCER, Consumer, PairTarget, Producer, Receiving, Sending
 from kvsan.harness.target import IntArray, Traits
 from kvsan.harness.verdict import UsageError
-
-_INTEGERS = (int, np.integer)
-
 
 # -- the pair itself
 
@@ -30,13 +28,7 @@ def check_pair(pair: PairTarget) -> None:
     if not isinstance(layouts, Mapping) or not all(isinstance(layouts.get(pool), Layout) for pool in POOLS):
         raise UsageError(f"{name}.layouts are {layouts!r}; expected a kvsan.gpu_kernels.sharding.Layout for each pool")
     for attribute, protocol in (("producer", Producer), ("consumer", Consumer)):
-        end = getattr(pair, attribute, None)
-        for method in (method for method in vars(protocol) if not method.startswith("_")):
-            if not callable(getattr(end, method, None)):
-                raise UsageError(
-                    f"{name}.{attribute} is {end!r}, which has no method {method}; expected a kvsan.harness.pair."
-                    f"{protocol.__name__}"
-                )
+        check_methods(f"{name}.{attribute} is", getattr(pair, attribute, None), protocol)
     if not callable(getattr(pair, "source_layout", None)):
         raise UsageError(f"{name} has no method source_layout; expected a kvsan.harness.pair.PairTarget")
     for pool in POOLS:
@@ -103,7 +95,7 @@ def check_source_layout(pair: PairTarget, layout: object) -> Layout:
 
 
 def _check_tokens(returned: str, name: str, given: object, least: int | None) -> None:
-    if not isinstance(given, _INTEGERS) or (least is not None and given < least):
+    if not isinstance(given, INTEGERS) or (least is not None and given < least):
         raise UsageError(
             f"{returned} {name} {given!r}; expected a number of tokens"
             + ("" if least is None else f", at least {least}")
@@ -111,6 +103,6 @@ def _check_tokens(returned: str, name: str, given: object, least: int | None) ->
 
 
 def _units(returned: str, given: Any) -> tuple[int, ...]:
-    if isinstance(given, Sequence | np.ndarray) and all(isinstance(unit, _INTEGERS) for unit in given):
+    if isinstance(given, Sequence | np.ndarray) and all(isinstance(unit, INTEGERS) for unit in given):
         return tuple(int(unit) for unit in given)
     raise UsageError(f"{returned} {given!r}; expected a sequence of units")

@@ -33,10 +33,9 @@ from kvsan.harness.operations import (
 from kvsan.harness.pair import CONSUMER, NET_STREAM, POOLS, PRODUCER, PairTarget
 from kvsan.harness.pool_device import JointDevice, PoolDevice
 from kvsan.harness.pull_executor import PullExecutor
-from kvsan.harness.session import Session
+from kvsan.harness.session import ENDED_KEPT, Session
 from kvsan.harness.verdict import Violation
 
-_ENDED_KEPT = 256
 _AT = (Submit, Launch, Cancel, ResetPrefixCache)
 _PRODUCERS = (Send, Release, Expire)
 _CONSUMERS = (Receive, Complete, Fail, Tear)
@@ -71,7 +70,7 @@ class PairSession:
         self.exchange = Exchange(target)
         joint = JointDevice({pool: target.pools[pool].traits for pool in POOLS})
         self.device = joint.device
-        known: deque[Expected] = deque(maxlen=2 * _ENDED_KEPT)
+        known: deque[Expected] = deque(maxlen=2 * ENDED_KEPT)
         self.sessions = {
             pool: Session(
                 target.pools[pool], invariants, numbers.get(pool), sweep_every, beyond_contract,

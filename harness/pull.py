@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kvsan.gpu_kernels.addressing import block_of, blocks_for
 from kvsan.gpu_kernels.conversion import Piece, Plan, addresses
 from kvsan.gpu_kernels.interface import OutsidePool
 from kvsan.gpu_kernels.sharding import Layout, cp_rank_of, position_of, tp_rank_of
@@ -42,7 +43,7 @@ class Route:
     def source_units(self) -> list[int]:
         """Units that the pull reads."""
         size = self.plan.source.unit_tokens
-        return [int(unit) for unit in self.source_table[self.start // size : -(-self.stop // size)]]
+        return [int(unit) for unit in self.source_table[block_of(self.start, size) : blocks_for(self.stop, size)]]
 
 
 @dataclass(slots=True)

@@ -42,7 +42,8 @@ HANDLERS: dict[type[Operation], Handler] = {
     **exchanges.HANDLERS,
 }
 
-_ENDED_KEPT = 256
+ENDED_KEPT = 256
+"""Requests whose tokens can still be named after they have ended."""
 _SWEEP_EVERY = 1000
 
 
@@ -74,7 +75,7 @@ class Session:
         self.books = Books(target)
         self.books.exchange = None if place is None else place.exchange
         self.requests: dict[str, Expected] = {}
-        self.known: deque[Expected] = deque(maxlen=_ENDED_KEPT) if place is None else place.known
+        self.known: deque[Expected] = deque(maxlen=ENDED_KEPT) if place is None else place.known
         self.ids: set[str] = set()
         self.shadow = Shadow(self.books, name_identity_of(self.known, self.books.masks), place.pool if place else "")
         self.executor = MemoryExecutor(self.books, self.shadow, numbers)

@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from kvsan.gpu_kernels.addressing import block_of, blocks_for, full_blocks, offset_of, slot_of, unit_of
+from kvsan.gpu_kernels.addressing import block_of, blocks_for, full_blocks, offset_of, slot_of, slots_of, unit_of
 from kvsan.harness.books import Books
 from kvsan.harness.execution import BoundRow
 from kvsan.harness.expectation import Expected, Life
@@ -174,9 +174,9 @@ class Shadow:
 
     def restore_pages(self, units: Sequence[int], data: bytes, tokens: int, step: int) -> None:
         """Put back the first ``tokens`` identities of what ``store_pages`` gave."""
-        places = (np.asarray(units, np.int64)[:, None] * self.block_size + np.arange(self.block_size)).reshape(-1)
-        self.content[places[:tokens]] = np.frombuffer(data, np.int64)[:tokens]
-        self.writer[places[:tokens]] = step
+        slots = slots_of(units, 0, tokens, self.block_size)
+        self.content[slots] = np.frombuffer(data, np.int64)[:tokens]
+        self.writer[slots] = step
 
     def zero(self, unit: int, start: int, stop: int, step: int) -> None:
         """Zero slots: nothing may be read from them."""

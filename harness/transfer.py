@@ -37,7 +37,6 @@ class Transfer:
     tier: str
     request: Expected
     chunks: Sequence[Chunk]
-    step: int
     held: list[int] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
     loading: tuple[int, int] = (0, 0)

@@ -41,7 +41,7 @@ def offload(session: Session, operation: Offload) -> bool:
         session.counts["offload of nothing"] += 1
         return True
     check_granted(tiered(session), "offload", granted, Offloading)
-    transfer = Transfer(operation.t, "offload", operation.tier, request, granted.chunks, session.position)
+    transfer = Transfer(operation.t, "offload", operation.tier, request, granted.chunks)
     _begin(session, transfer, granted.effects)
     for unit in transfer.held:
         session.books.add(unit)
@@ -75,7 +75,7 @@ def load(session: Session, operation: Load) -> bool:
     facts.shareable_blocks = blocks_for(granted.hit, session.traits.block_size)
     count_hit(session, request, granted.hit)
     stop = granted.hit + granted.tokens
-    transfer = Transfer(operation.t, "load", "", request, granted.chunks, session.position)
+    transfer = Transfer(operation.t, "load", "", request, granted.chunks)
     transfer.loading = request.loading = (granted.hit, stop)
     request.load, request.goal = load_of(transfer), len(request.life.tokens)
     request.scheduled = stop

@@ -62,7 +62,8 @@ class TierReset(Invariant):
                 self._anew.update(transfer.tier_writes())
             return
         for tier, key in set(transfer.tier_writes()) - self._anew:
-            if any(entry.key == key and entry.ready for entry in tiers.view.entries(tier)):
+            entry = tiers.view.entry(tier, key)
+            if entry is not None and entry.ready:
                 raise self.violated(
                     "arrived later", f"{transfer.t} began before the cache was reset, and {tier} serves what it brought"
                 )

@@ -287,11 +287,11 @@ class Tiering:
 
     def _drop(self, tier: str, keys: Sequence[str]) -> None:
         """A load failed, and it may have been the store: what nobody else is reading is not offered again."""
-        free = {entry.key for entry in self.indexes[tier].entries() if entry.ready and not entry.pins}
-        gone = [key for key in keys if key in free]
-        for key in gone:
-            self.indexes[tier].drop(key)
-        self._forget(tier, gone)
+        for key in keys:
+            entry = self.entry(tier, key)
+            if entry is not None and entry.ready and not entry.pins:
+                self.indexes[tier].drop(key)
+                self._forget(tier, [key])
 
     def _forget(self, tier: str, keys: Sequence[str]) -> None:
         for key in keys:

@@ -251,7 +251,7 @@ def tiered_device() -> tuple[Session, Device]:
 def piece_of(session: Session, *stops: int) -> Transfer:
     """Transfer that copies the first slots of units 1, 2, ... into host units, on the offload stream."""
     life = Life("r", None, ())
-    transfer = Transfer("t", "offload", "host", Expected("r", "r", life, "", None), (), 0)
+    transfer = Transfer("t", "offload", "host", Expected("r", "r", life, "", None), ())
     transfer.left = len(stops)
     for number, stop in enumerate(stops):
         effect = Copy(1 + number, 8 + number, 0, stop, "offload")

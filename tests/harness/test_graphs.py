@@ -307,9 +307,37 @@ class NoSuchBuffer(GraphRunner):
         return Replaying([Fill("mask", 0, np.zeros((1, 1), np.int64))])
 
 
+class FillsWithAList(GraphRunner):
+    def replay(self, _b: str, g: str, rows: Sequence[GraphRow]) -> Replaying:
+        return Replaying([Fill("lengths", 0, [[1]])])  # type: ignore[arg-type]
+
+
+class FillsWithFractions(GraphRunner):
+    def replay(self, _b: str, g: str, rows: Sequence[GraphRow]) -> Replaying:
+        return Replaying([Fill("lengths", 0, np.array([[1.5]]))])  # type: ignore[arg-type]
+
+
+class FillsNothing(GraphRunner):
+    def replay(self, _b: str, g: str, rows: Sequence[GraphRow]) -> Replaying:
+        return Replaying(None)  # type: ignore[arg-type]
+
+
+class CapturesWords(GraphRunner):
+    def capture(self, g: str, rows: int) -> Captured:
+        captured = super().capture(g, rows)
+        return captured._replace(lengths=Buffer("lengths", "8"))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        (
+            FillsWithAList,
+            "FillsWithAList.replay returned values of buffer 'lengths' [[1]]; expected integers [rows, columns]",
+        ),
+        (FillsWithFractions, "expected integers [rows, columns]"),
+        (FillsNothing, "FillsNothing.replay returned effects None; expected a sequence"),
+        (CapturesWords, "expected integers of rows and columns"),
         (CapturesNothing, "CapturesNothing.capture returned None; expected Captured"),
         (TwoTables, "2 tables and 1 slot mappings; expected one of each for 1 cache groups"),
         (TooFewRows, "expected at least 2 rows"),
@@ -348,6 +376,6 @@ def test_a_finding_names_who_filled_the_buffer_last() -> None:
 
 def test_a_transfer_fills_no_buffer() -> None:
     session = session_of()
-    transfer = Transfer("t1", "offload", "host", Expected("r1", "r1", Life("r1", None, ()), "", None), (), 0)
+    transfer = Transfer("t1", "offload", "host", Expected("r1", "r1", Life("r1", None, ()), "", None), ())
     with pytest.raises(UsageError, match="transfer t1 fills buffer 'lengths'"):
         enqueue_effects(session, [Fill("lengths", 0, np.zeros((1, 1), np.int64))], transfer)
