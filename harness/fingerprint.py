@@ -1,7 +1,7 @@
 """The hash of every intermediate state: equal in any process for the same trace and target.
 
 Covers tables, references, hashes (renumbered by first appearance, since an engine's own hashes may differ by process), the
-free queue and shadow memory. Each step's hash continues the one before.
+free queue, shadow memory and what the indexes of tiers know. Each step's hash continues the one before.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Fingerprint:
             hashes.append(0 if key is None else numbers.setdefault(key, len(numbers) + 1))
         tables = [(name, [list(table) for table in view.tables(name)]) for name in sorted(books.requests)]
         references = [view.ref_count(unit) for unit in units] if books.traits.counts_references else []
-        state = repr((tables, references, hashes, list(view.free_queue()), dict(session.counts))).encode()
+        tiers = books.tiers
+        entries = [] if tiers is None else [sorted(tiers.view.entries(tier)) for tier in tiers.view.tiers()]
+        state = repr((tables, references, hashes, list(view.free_queue()), dict(session.counts), entries)).encode()
         digest = hashlib.blake2b(self._digest + state + shadow.content.tobytes(), digest_size=16)
         self._digest = digest.digest()

@@ -12,12 +12,14 @@ from random import Random
 import pytest
 
 from kvsan.fuzz.generate import Generator
-from kvsan.fuzz.profiles import DEFAULT, FEATURES, small_scope
+from kvsan.fuzz.pair_draws import PairGenerator
+from kvsan.fuzz.profiles import ASYNC, DEFAULT, DISAGG, FEATURES, GRAPHS, Profile, small_scope
 from kvsan.fuzz.replay import open_session, replay
 from kvsan.harness import registry
 from kvsan.harness import trace as traces
-from kvsan.harness.configuration import Configuration
+from kvsan.harness.configuration import Configuration, OptionValue
 from kvsan.harness.operations import Finish, Launch, Operation, Retire, Schedule, Submit
+from kvsan.harness.pair_session import PairSession
 from kvsan.harness.trace import Trace
 from kvsan.harness.verdict import UsageError
 from kvsan.models_under_test.engines import cache
@@ -69,6 +71,30 @@ def test_two_processes_see_the_same_states(target: str, tmp_path: Path) -> None:
     first, second = told_by_two_processes(trace, tmp_path)
     assert first == second
     assert (first.splitlines()[0] == "None") is (target == "paged")
+
+
+@pytest.mark.parametrize(
+    ("target", "profile", "options"),
+    [
+        ("paged", ASYNC, {"host_units": 6, "stores": "disk,remote", "remote_loses": 7, "reset_reaches": "device"}),
+        ("disagg", DISAGG, {}),
+        ("graphs", GRAPHS, {}),
+    ],
+)
+def test_two_processes_see_the_same_states_of_tiers_pairs_and_graphs(
+    target: str, profile: Profile, options: dict[str, OptionValue], tmp_path: Path
+) -> None:
+    configuration = Configuration(target, num_units=9, block_size=2, options=tuple(sorted(options.items())))
+    session = open_session(registry.resolve(target), configuration, numbers=False)
+    kind = PairGenerator if isinstance(session, PairSession) else Generator
+    generator = kind(session, small_scope(profile), Random(1), frozenset(FEATURES))  # type: ignore[arg-type]
+    operations = []
+    for _ in range(300):
+        operations.append(generator.next())
+        session.step(operations[-1])
+    first, second = told_by_two_processes(Trace(configuration, tuple(operations)), tmp_path)
+    assert first == second
+    assert first.splitlines()[0] == "None"
 
 
 @pytest.mark.engines
