@@ -1,0 +1,85 @@
+"""The only place that asks z3: is there a case in which the hypotheses hold and the goal does not?
+
+An answer that is neither yes nor no within the limit is *unknown*, and whoever asks treats it as a failure.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import z3
+
+from kvsan.invariants.proofs.obligation import PROVED, REFUTED, UNKNOWN, Answer, Obligation
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long one obligation may take, and which seed z3 searches with."""
+
+    timeout_ms: int = 10_000
+    seed: int = 0
+
+
+def solve(obligation: Obligation, limits: Limits = Limits()) -> Answer:  # noqa: B008
+    """Show an obligation, or find values that break it, as small as can be."""
+    started = time.monotonic()
+    solver = _solver(limits)
+    solver.add(*obligation.hypotheses, z3.Not(obligation.goal))
+    said = solver.check()
+    if said == z3.unsat:
+        return Answer(PROVED, time.monotonic() - started)
+    if said != z3.sat:
+        return Answer(UNKNOWN, time.monotonic() - started, reason=solver.reason_unknown())
+    model = _smallest(solver, obligation.watch.values())
+    values = {name: value_of(model, watched) for name, watched in obligation.watch.items()}
+    return Answer(REFUTED, time.monotonic() - started, values)
+
+
+def satisfiable(conditions: Iterable[z3.BoolRef], limits: Limits = Limits()) -> bool:  # noqa: B008
+    """Whether there is a case in which all conditions hold; False too where the solver cannot say."""
+    solver = _solver(limits)
+    solver.add(*conditions)
+    return bool(solver.check() == z3.sat)
+
+
+def value_of(model: z3.ModelRef, expression: z3.ExprRef) -> int:
+    """Value of an integer or a condition in a model."""
+    value = model.eval(expression, model_completion=True)
+    if z3.is_bool(value):
+        return int(z3.is_true(value))
+    number: int = z3.simplify(value).as_long()
+    return number
+
+
+def _solver(limits: Limits) -> z3.Solver:
+    solver = z3.Solver()
+    solver.set("timeout", limits.timeout_ms)
+    solver.set("random_seed", limits.seed)
+    return solver
+
+
+def _smallest(solver: z3.Solver, watched: Iterable[z3.ExprRef]) -> z3.ModelRef:
+    """A model in which watched integers are as small as can be, the first ones first; any, where that is not known."""
+    model = solver.model()
+    for expression in watched:
+        if z3.is_bool(expression):
+            continue
+        low, high = 0, value_of(model, expression)
+        while low < high:
+            middle = (low + high) // 2
+            solver.push()
+            solver.add(expression >= 0, expression <= middle)
+            found = solver.check()
+            if found == z3.sat:
+                model = solver.model()
+                high = min(middle, value_of(model, expression))
+            else:
+                low = middle + 1
+            solver.pop()
+        if value_of(model, expression) >= 0:
+            solver.add(expression == value_of(model, expression))
+    return model
+
+
