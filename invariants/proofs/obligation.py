@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import z3
 
-PROVED, REFUTED, UNKNOWN, REJECTED = "proved", "refuted", "unknown", "rejected"
+PROVED: Final = "proved"
+REFUTED: Final = "refuted"
+UNKNOWN: Final = "unknown"
+REJECTED: Final = "rejected"
 Status: TypeAlias = Literal["proved", "refuted", "unknown", "rejected"]
 
 Values: TypeAlias = Mapping[str, int]
@@ -20,7 +23,7 @@ class Obligation:
     """``goal`` holds wherever all ``hypotheses`` do.
 
     ``what`` says it in words; ``line`` is that of the source, 0 where there is none. ``watch`` names expressions whose
-    values a counterexample shows, the first ones made as small as can be, in order.
+    values a counterexample shows, the first ``small`` of them made as small as can be, in order; all of them if None.
     """
 
     what: str
@@ -28,6 +31,7 @@ class Obligation:
     goal: z3.BoolRef
     line: int = 0
     watch: Mapping[str, z3.ExprRef] = field(default_factory=dict)
+    small: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

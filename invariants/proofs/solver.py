@@ -16,10 +16,11 @@ from kvsan.invariants.proofs.obligation import PROVED, REFUTED, UNKNOWN, Answer,
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long one obligation may take, and which seed z3 searches with."""
+    """How long one obligation may take, and which seed z3 searches with; ``smallest``: make counterexamples small."""
 
     timeout_ms: int = 10_000
     seed: int = 0
+    smallest: bool = True
 
 
 def solve(obligation: Obligation, limits: Limits = Limits()) -> Answer:  # noqa: B008
@@ -32,7 +33,8 @@ def solve(obligation: Obligation, limits: Limits = Limits()) -> Answer:  # noqa:
         return Answer(PROVED, time.monotonic() - started)
     if said != z3.sat:
         return Answer(UNKNOWN, time.monotonic() - started, reason=solver.reason_unknown())
-    model = _smallest(solver, obligation.watch.values())
+    wanted = list(obligation.watch.values())[: obligation.small] if limits.smallest else []
+    model = _smallest(solver, wanted)
     values = {name: value_of(model, watched) for name, watched in obligation.watch.items()}
     return Answer(REFUTED, time.monotonic() - started, values)
 

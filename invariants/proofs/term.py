@@ -175,7 +175,7 @@ def decide(condition: z3.BoolRef) -> bool:
     """Answer for ``if``: at once where the condition is constant, else by who explores; TypeError if nobody does."""
     simple = z3.simplify(condition)
     if z3.is_true(simple) or z3.is_false(simple):
-        return z3.is_true(simple)
+        return bool(z3.is_true(simple))
     if not _deciders:
         raise TypeError(f"{simple} is symbolic: its truth is asked for outside of paths.explore")
     return _deciders[-1](simple)

@@ -1,0 +1,87 @@
+"""Values of a kernel that is run on unknowns: a function from lanes to what is in them.
+
+Nothing is computed for all lanes. A block of 16 x 128 addresses is one function of two unknowns, which stand for any lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import z3
+
+from kvsan.invariants.proofs.kernels.ir import Rejected, Type
+
+Lanes: TypeAlias = "tuple[z3.ArithRef, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """An address: ``offset`` elements into the tensor that the argument ``tensor`` points to."""
+
+    tensor: str
+    offset: z3.ArithRef
+
+
+Entry: TypeAlias = "z3.ExprRef | Pointer | None"
+"""What is in a lane: an integer, a bool, an address; None where it is *data*, of which nothing is known (floats, codes)."""
+
+
+class Symbolic:
+    """A scalar or block of a type; called with one index a dimension it gives what is in that lane."""
+
+    __slots__ = ("_known", "_lane", "type")
+
+    def __init__(self, type: Type, lane: Callable[[Lanes], Entry]) -> None:
+        self.type = type
+        self._lane = lane
+        self._known: dict[tuple[int, ...], tuple[Lanes, Entry]] = {}
+
+    def __call__(self, lanes: Lanes = ()) -> Entry:
+        key = tuple(lane.get_id() for lane in lanes)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = (lanes, self._lane(lanes))  # ids are good while the lanes live
+        return found[1]
+
+    def number(self, lanes: Lanes, use: str) -> z3.ArithRef:
+        """The integer in a lane; Rejected, with what it is used for, where it is data."""
+        entry = self(lanes)
+        if not z3.is_int(entry):
+            raise Rejected(f"{use} depends on data that the kernel loads: expected a declared index tensor")
+        return entry
+
+    def condition(self, lanes: Lanes, use: str) -> z3.BoolRef:
+        """The bool in a lane; Rejected likewise."""
+        entry = self(lanes)
+        if not z3.is_bool(entry):
+            raise Rejected(f"{use} depends on data that the kernel loads")
+        return entry
+
+    def pointer(self, lanes: Lanes, use: str) -> Pointer:
+        """The address in a lane; Rejected likewise."""
+        entry = self(lanes)
+        if not isinstance(entry, Pointer):
+            raise Rejected(f"{use} is no address of an argument")
+        return entry
+
+
+def data(type: Type) -> Symbolic:
+    """A value of which nothing is known."""
+    return Symbolic(type, lambda _: None)
+
+
+def constant(type: Type, entry: Entry) -> Symbolic:
+    """The same in every lane."""
+    return Symbolic(type, lambda _: entry)
+
+
+def pointwise(type: Type, function: Callable[..., Entry], *operands: Symbolic) -> Symbolic:
+    """A function of the operands' entries in the same lane; data as soon as one of them is."""
+
+    def lane(lanes: Lanes) -> Entry:
+        entries = [operand(lanes) for operand in operands]
+        return None if any(entry is None for entry in entries) else function(*entries)
+
+    return Symbolic(type, lane)

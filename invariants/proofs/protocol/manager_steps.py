@@ -1,0 +1,277 @@
+"""Steps of the manager: its own methods, with its own requests, rows and launches, whose tables have a few known entries.
+
+All other entries of all other tables are the rest (`state`). A table that is known has its own few blocks at the front, as
+numbers of blocks count from its first one. Loops over a table or over fresh blocks are run for one turn or two; the state
+between two turns is one in which the clauses hold, so that any number of turns does no other thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, update_wrapper
+from typing import Any
+
+from kvsan.gpu_kernels.addressing import block_of, blocks_for, full_blocks
+from kvsan.harness.target import Result
+from kvsan.invariants.proofs.protocol.bench import Bench
+from kvsan.invariants.proofs.protocol.induction import Scenario, Step
+from kvsan.invariants.proofs.term import either, implies, negation
+
+
+def _from(scenario: Callable[..., None], **choices: Any) -> Scenario:
+    """One of the states that a scenario can be run from."""
+    chosen: Any = update_wrapper(partial(scenario, **choices), scenario)
+    chosen.__name__ = " ".join([scenario.__name__, *(f"{name}={value}" for name, value in choices.items())])
+    return chosen  # type: ignore[no-any-return]
+
+
+# -- getting blocks
+
+
+def fits(bench: Bench, hits: int, first: bool) -> None:
+    """The gate: blocks are asked for, and some of them were found in the cache."""
+    manager, pool = bench.manager, bench.pool
+    found = [bench.unit(f"hit{number}") for number in range(hits)]
+    request = bench.request("r", [] if first else [bench.unit("first")])
+    fresh = bench.number("fresh")
+    manager.watermark = bench.number("watermark")
+    for unit in found:
+        bench.require(bench.is_keyed(unit))
+    bench.begin()
+    taken = sum((either(pool.references[unit] == 0, 1, 0) for unit in found), start=fresh)
+    granted = bool(manager.fits(request, found, fresh))
+    if granted:
+        bench.expect("room", "what is granted is there: fresh blocks and hits that nobody holds", taken <= pool.num_free)
+
+
+def take_hits(bench: Bench, hits: int) -> None:
+    """A request begins with blocks that were found in the cache."""
+    found = [bench.unit(f"hit{number}") for number in range(hits)]
+    request = bench.request("r", [])
+    for unit in found:
+        bench.require(bench.is_keyed(unit))
+    bench.begin()
+    bench.manager.take_hits(request, found)
+
+
+def extend(bench: Bench) -> None:
+    """A fresh block joins a table."""
+    request = bench.request("r", [bench.unit("first")], retired=bench.number("retired"))
+    bench.require(bench.pool.num_free >= 1)
+    bench.begin()
+    bench.manager.extend(request, 1)
+    bench.expect("alone", "a fresh block is the request's alone, without a hash", bench.is_alone(request.table[-1]))
+
+
+def hold(bench: Bench) -> None:
+    """An entry of a table that is shared gets one more holder."""
+    unit = bench.unit("unit")
+    bench.request("r", [unit], retired=bench.number("retired", 1))
+    bench.begin()
+    bench.manager._hold([unit])
+    bench.hand.append(unit)
+
+
+# -- writing
+
+
+def write(bench: Bench) -> None:
+    """A request goes on: the block of its next token is copied first if somebody else counts on it."""
+    retired, start = bench.number("retired"), bench.number("start")
+    request = bench.request("r", [bench.unit("first"), bench.unit("second")], retired=retired, scheduled=start)
+    bench.require(retired <= start)
+    bench.require(bench.pool.num_free >= 1)
+    manager, size = bench.manager, bench.manager.block_size
+    bench.begin()
+    row = bench.parts.row(request, start, 2)
+    block = manager._shared_partial_block(request, start)
+    if block is not None:
+        old = request.table[block]
+        manager._copy_on_write(row, block, start)
+        manager.batch["r"] = row
+        bench.expect("source", "the source of a copy is what the table had", row.copied[1] == old)
+    for number, unit in enumerate(request.table):
+        alone = bench.is_alone(unit)
+        written = block_of(start, size) <= number
+        bench.expect("alone", "what is written is the writer's alone, without a hash", implies(written, alone))
+
+
+def cancel(bench: Bench, copied: bool) -> None:
+    """A scheduled batch is dropped: the copy is not made, and the fresh block goes back."""
+    first, old, fresh = bench.unit("first"), bench.unit("old"), bench.unit("fresh")
+    second = bench.unit("copy") if copied else old
+    retired, start = bench.number("retired", 1), bench.number("start")
+    request = bench.request("r", [first, second, fresh], retired=retired)
+    bench.require(blocks_for(retired, bench.manager.block_size) == 2)
+    bench.row(request, start, 2, (1, old) if copied else None)
+    if copied:
+        bench.require(bench.is_alone(second))
+    bench.begin()
+    bench.manager.cancel()
+    table = request.table
+    bench.expect("length", "a cancelled batch leaves as many blocks as there were", len(table) == 2)
+    bench.expect("undone", "a cancelled batch leaves the block that was to be copied", table[1] == old)
+
+
+def launch(bench: Bench, copied: bool) -> None:
+    """A scheduled batch goes to the device, with the copies that belong to it."""
+    unit, old = bench.unit("unit"), bench.unit("old")
+    request = bench.request("r", [unit], retired=bench.number("retired", 1))
+    bench.row(request, bench.number("start"), 1, (0, old) if copied else None)
+    bench.manager.deferred_free = bench.flag("deferred_free")
+    bench.begin()
+    bench.manager.launch("b1")
+    bench.use("b1", unit, *([old] if copied else []))
+
+
+def retire(bench: Bench, later: bool, rejected: bool) -> None:
+    """A launch has retired: what was parked with it is free, what it has computed is published, drafts are rolled back."""
+    unit, parked = bench.unit("unit"), bench.unit("parked")
+    retired, scheduled = bench.number("retired"), bench.number("scheduled")
+    computed, drafts = bench.number("computed"), bench.number("rejected", 1) if rejected else 0
+    manager, size = bench.manager, bench.manager.block_size
+    request = bench.request("r", [unit], retired=retired, scheduled=scheduled)
+    request.published = bench.number("published", 0, 1)
+    bench.require(request.published <= full_blocks(retired, size))
+    bench.require(retired <= computed)
+    bench.require(computed + drafts <= scheduled)
+    bench.require(blocks_for(scheduled, size) <= 1)
+    manager.deferred_free = bench.flag("deferred_free")
+    bench.launch("b1", request).parked.append([parked])
+    if later:
+        bench.launch("b2", request)
+        bench.use("b2", unit)
+    bench.use("b1", unit, parked)
+    bench.compute(request.table, computed)
+    bench.begin()
+    manager.retire("b1", [Result("r", computed, drafts, [])])
+    bench.expect("known", "a request counts as retired what is computed", request.retired <= computed)
+
+
+def landed(bench: Bench, gone: bool) -> None:
+    """A delayed load is there: it is published, or its blocks are free if the request is gone."""
+    unit, scheduled = bench.unit("unit"), bench.number("scheduled")
+    manager, size = bench.manager, bench.manager.block_size
+    bench.loading.add("r")
+    if gone:
+        manager.loads["r"] = [unit]
+    else:
+        request = bench.request("r", [unit], loading=True, scheduled=scheduled)
+        bench.require(blocks_for(scheduled, size) <= 1)
+        bench.compute(request.table, scheduled)
+    bench.begin()
+    bench.loading.clear()
+    manager.landed("r")
+
+
+# -- sharing
+
+
+def fork(bench: Bench, in_flight: bool) -> None:
+    """A child shares what its parent has retired."""
+    table = [bench.unit("first"), bench.unit("second")]
+    parent = bench.request("r", table, retired=bench.number("retired", 1))
+    if in_flight:
+        bench.launch("b1", parent)
+        bench.use("b1", *table)
+    bench.begin()
+    bench.manager.fork("r", "c")
+    child = bench.manager.requests["c"]
+    bench.expect("retired", "a child counts on no more than its parent has retired", child.retired <= parent.retired)
+
+
+def publish(bench: Bench) -> None:
+    """What a request has retired, and not more, becomes findable."""
+    unit, retired, scheduled = bench.unit("unit"), bench.number("retired"), bench.number("scheduled")
+    size = bench.manager.block_size
+    request = bench.request("r", [unit], retired=retired, scheduled=scheduled)
+    request.published = bench.number("published", 0, 1)
+    bench.require(request.published <= full_blocks(retired, size))
+    bench.require(retired <= scheduled)
+    bench.require(blocks_for(scheduled, size) <= 1)
+    bench.compute(request.table, retired)
+    bench.begin()
+    bench.manager.publish(request)
+
+
+# -- giving blocks back
+
+
+def trim(bench: Bench) -> None:
+    """The last block of a table goes back."""
+    request = bench.request("r", [bench.unit("first"), bench.unit("last")], retired=bench.number("retired"))
+    bench.require(blocks_for(request.retired, bench.manager.block_size) <= 1)
+    bench.begin()
+    bench.manager.trim(request, 1)
+    bench.expect("length", "a table is trimmed to the length that was asked for", len(request.table) == 1)
+
+
+def release(bench: Bench) -> None:
+    """The entries of a table that is no request's any more go back, one by one."""
+    table = [bench.unit("first"), bench.unit("last")]
+    bench.hand += table
+    bench.begin()
+    bench.hand.clear()
+    bench.manager.release(table)
+
+
+def end(bench: Bench, how: str, launches: int = 0, loading: bool = False, scheduled: bool = False) -> None:
+    """A request ends or is preempted, in some state: in flight, in the scheduled batch with a copy, or waiting for a load."""
+    unit, retired = bench.unit("unit"), bench.number("retired", int(scheduled))
+    manager = bench.manager
+    request = bench.request("r", [unit], retired=retired, scheduled=bench.number("scheduled"), loading=loading)
+    bench.require(retired <= request.scheduled)
+    bench.require(blocks_for(request.scheduled, manager.block_size) <= 1)
+    manager.deferred_free = bench.flag("deferred_free")
+    old = bench.unit("old") if scheduled else None
+    for number in range(launches):
+        bench.launch(f"b{number + 1}", request)
+        bench.use(f"b{number + 1}", old if scheduled else unit)
+    if scheduled:
+        bench.require(bench.is_alone(unit))
+        bench.row(request, bench.number("start"), 1, (0, old))
+    if loading:
+        bench.loading.add("r")
+        bench.use("r", unit)
+    bench.compute(request.table, retired)
+    bench.begin()
+    getattr(manager, how)("r")
+
+
+ENDS = (
+    {},
+    {"launches": 1},
+    {"launches": 2},
+    {"loading": True},
+    {"scheduled": True},
+    {"scheduled": True, "launches": 1},
+)
+
+SHORT_ENDS = ({"launches": 1}, {"scheduled": True})
+"""What tells one way of ending from another; all go on in one method."""
+
+MANAGER_STEPS = (
+    Step(
+        "fits",
+        "What the gate grants is there, and asking changes nothing",
+        ("manager.fits", "manager.taken"),
+        tuple(_from(fits, hits=hits, first=first) for hits in (0, 1, 2) for first in (True, False)),
+        ("the hits of one request are different blocks, each found by its hash",),
+    ),
+    Step("take_hits", "A request holds the cached blocks that it begins with", ("manager.take_hits", "manager._hold"), tuple(_from(take_hits, hits=hits) for hits in (1, 2))),
+    Step("extend", "A fresh block is its request's alone", ("manager.extend",), (extend,)),
+    Step("hold", "Sharing an entry counts one holder more", ("manager._hold",), (hold,)),
+    Step("write", "What a request writes next is its own alone, after a copy if need be", ("manager._shared_partial_block", "manager._copy_on_write"), (write,)),
+    Step("cancel", "A dropped batch leaves the tables as they were", ("manager.cancel", "manager._undo", "manager._uncopy", "manager.trim"), tuple(_from(cancel, copied=copied) for copied in (False, True))),
+    Step("launch", "A launch keeps what it reads, the sources of its copies too", ("manager.launch", "manager._copied"), tuple(_from(launch, copied=copied) for copied in (False, True))),
+    Step("retire", "What was parked is freed, what is computed is published, rejected drafts leave", ("manager.retire", "manager._computed", "manager._roll_back", "manager.publish", "manager.release"), tuple(_from(retire, later=later, rejected=rejected) for later in (False, True) for rejected in (False, True))),
+    Step("landed", "A load that is there is published, or freed if its request is gone", ("manager.landed",), tuple(_from(landed, gone=gone) for gone in (False, True))),
+    Step("fork", "A child holds what it shares, and shares nothing that its parent still writes", ("manager.fork", "manager._shared_table", "manager._hold"), tuple(_from(fork, in_flight=flight) for flight in (False, True))),
+    Step("publish_full", "What is published is full and computed", ("manager.publish", "manager._publishable"), (publish,)),
+    Step("trim", "Trimming gives back one holder's entry each", ("manager.trim",), (trim,)),
+    Step("release_table", "A table is given back entry by entry", ("manager.release",), (release,)),
+    *(
+        Step(how, f"What a request held when it ends ({how}) is freed, or kept as long as work in flight uses it", (f"manager.{how}", "manager._give_back", "manager._uncopy", "manager.release"), tuple(_from(end, how=how, **choices) for choices in states))
+        for how, states in (("abort", ENDS), ("finish", SHORT_ENDS), ("preempt", SHORT_ENDS))
+    ),
+)  # fmt: skip
