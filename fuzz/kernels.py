@@ -58,6 +58,9 @@ def interpret_without_device() -> None:
             interpreter.enable()
         except RuntimeError as error:
             raise UnusableKernels(f"kernels cannot be interpreted: {error}") from error
+        from kvsan.invariants.proofs.kernels import preconditions
+
+        preconditions.install()
 
 
 def _triton_kernels() -> Kernels[Any]:

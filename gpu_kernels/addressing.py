@@ -25,6 +25,13 @@ PADDING_SLOT = -1
 """In a slot mapping: the token belongs to nobody and is not written."""
 
 
+PART_ALIGNMENT_BYTES = 16
+"""Parts of a page start at multiples of it, where a vector load may."""
+
+INT32_MAX = (1 << 31) - 1
+"""Largest index of 32 bits."""
+
+
 def block_of(position: int, block_size: int) -> int:
     """Block number that holds a token position."""
     return position // block_size
@@ -63,6 +70,11 @@ def first_visible(position: int, window: int | None) -> int:
     return first * (first > 0)
 
 
+def first_visible_in_chunk(position: int, chunk: int) -> int:
+    """First position that the query at ``position`` sees where it sees its own chunk of ``chunk`` tokens only."""
+    return position * (position > 0) // chunk * chunk
+
+
 def first_visible_block(position: int, window: int | None, block_size: int) -> int:
     """Block of the first position that the query at ``position`` sees."""
     return block_of(first_visible(position, window), block_size)
@@ -83,6 +95,39 @@ def heads_per_rank(num_heads: int, ranks: int) -> int:
     """Heads that one of ``ranks`` tensor-parallel ranks holds; where there are more ranks than heads, ranks share one."""
     share = num_heads // ranks
     return share + (share == 0)
+
+
+def aligned(size_bytes: int) -> int:
+    """Bytes rounded up to a multiple of ``PART_ALIGNMENT_BYTES``."""
+    return (size_bytes + PART_ALIGNMENT_BYTES - 1) // PART_ALIGNMENT_BYTES * PART_ALIGNMENT_BYTES
+
+
+def part_bytes_of(vectors: int, width: int, element_bytes: int) -> int:
+    """Bytes of one part of a page (its K, say): ``vectors`` vectors of ``width`` elements, then what alignment needs."""
+    return aligned(vectors * width * element_bytes)
+
+
+def part_start_of(part: int, data_bytes: int, scale_bytes: int) -> int:
+    """Byte of a page at which a part starts: K is 0, V 1, the scales of K 2 and of V 3; at 4 the page ends.
+
+    ``data_bytes`` are those of K, as many as of V; ``scale_bytes`` those of either's scales.
+    """
+    scales = (part - 2) * (part > 2)
+    return (part - scales) * data_bytes + scales * scale_bytes
+
+
+def page_bytes_of(data_bytes: int, scale_bytes: int) -> int:
+    """Bytes of a page of four parts: what pages of a pool are apart."""
+    return part_start_of(4, data_bytes, scale_bytes)
+
+
+def most_units(stride: int, reach: int, largest: int = INT32_MAX) -> int:
+    """Units of the largest pool in which no index is above ``largest``; one unit more, and there is one.
+
+    Units are ``stride`` indexes apart, of which the first ``reach`` are used: for slots both are the block size; for the
+    elements that a kernel loads ``stride`` is the page's and ``reach`` the part's.
+    """
+    return (largest + 1 - reach) // stride + 1
 
 
 def last_of_each(slots: IntArray) -> IntArray:

@@ -30,8 +30,8 @@ _BITS_OF_DTYPE: dict[str, type[np.unsignedinteger[Any]]] = {
 }
 
 
-KERNEL_BUGS = ("out-of-bounds", "race", "overflow")
-"""Kinds of what a sanitizer of kernels can see."""
+KERNEL_BUGS = ("out-of-bounds", "race", "overflow", "precondition")
+"""Kinds of what a sanitizer of kernels can see; the last one is what a launch was given, and not the kernel's doing."""
 
 
 class OutsidePool(IndexError):
@@ -41,7 +41,7 @@ class OutsidePool(IndexError):
 class KernelBug(Exception):
     """What a sanitizer of kernels saw a kernel do; tells all of it as text.
 
-    ``kind`` is ``"out-of-bounds"``, ``"race"`` or ``"overflow"``; ``kernel`` is its name, ``file`` and ``line`` where
+    ``kind`` is one of ``KERNEL_BUGS``; ``kernel`` is its name, ``file`` and ``line`` where
     its source does it, ``program`` the program's ids, ``lane`` the element of the block (a tuple: one index a
     dimension), ``message`` what was done to which address.
     """

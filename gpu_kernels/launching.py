@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kvsan.gpu_kernels.addressing import first_visible
+from kvsan.gpu_kernels.addressing import first_visible, first_visible_in_chunk
 from kvsan.gpu_kernels.layout import PagedCache
 from kvsan.gpu_kernels.tiles import CAUSAL, CHUNKED, SLIDING
 
@@ -50,7 +50,7 @@ class Masking:
     def first(self, position: int) -> int:
         """First position that the query at ``position`` sees."""
         if self.chunk is not None:
-            return max(0, position) // self.chunk * self.chunk
+            return first_visible_in_chunk(position, self.chunk)
         return first_visible(position, self.window)
 
 

@@ -12,12 +12,15 @@ Kernels know strides and no layout. The tensors are views of the pool, in both l
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast, get_args
 
 import torch
 
+from kvsan.gpu_kernels.addressing import page_bytes_of, part_bytes_of, part_start_of
 from kvsan.gpu_kernels.formats import Format, format_named
+from kvsan.gpu_kernels.sharding import MemoryLayout, vector_strides
 
-LAYOUTS = ("NHD", "HND")
+LAYOUTS: tuple[str, ...] = get_args(MemoryLayout)
 
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 """Of plain caches; codes are uint8."""
@@ -83,24 +86,23 @@ def allocate_cache(
     element = TORCH_DTYPES.get(dtype, torch.uint8)
     scale = torch.float32 if form.scale_bytes == 4 else torch.uint8
     vectors = block_size * num_kv_heads
-    part = vectors * form.width(head_dim) * form.element_bytes
-    scale_part = vectors * form.scale_width(head_dim) * form.scale_bytes
-    part = -(-part // 16) * 16  # parts start where a vector load may
-    scale_part = -(-scale_part // 16) * 16
-    pages = torch.zeros((num_blocks, 2 * part + 2 * scale_part), dtype=torch.uint8, device=device)
-
-    def view(start: int, width: int, kind: torch.dtype) -> torch.Tensor:
-        stop = start + vectors * width * kind.itemsize
-        flat = pages[:, start:stop].view(kind)
-        if layout == "NHD":
-            return flat.reshape(num_blocks, block_size, num_kv_heads, width)
-        return flat.reshape(num_blocks, num_kv_heads, block_size, width).transpose(1, 2)
-
     width, scale_width = form.width(head_dim), form.scale_width(head_dim)
-    keys, values = view(0, width, element), view(part, width, element)
+    parts = part_bytes_of(vectors, width, form.element_bytes), part_bytes_of(vectors, scale_width, form.scale_bytes)
+    page_bytes = page_bytes_of(*parts)
+    pages = torch.zeros((num_blocks, page_bytes), dtype=torch.uint8, device=device)
+    slot_stride, head_stride = vector_strides(cast(MemoryLayout, layout), block_size, num_kv_heads)
+
+    def view(part: int, width: int, kind: torch.dtype) -> torch.Tensor:
+        return pages.view(kind).as_strided(
+            (num_blocks, block_size, num_kv_heads, width),
+            (page_bytes // kind.itemsize, slot_stride * width, head_stride * width, 1),
+            part_start_of(part, *parts) // kind.itemsize,
+        )
+
+    keys, values = view(0, width, element), view(1, width, element)
     key_scales, value_scales = None, None
     if scale_width:
-        key_scales, value_scales = view(2 * part, scale_width, scale), view(2 * part + scale_part, scale_width, scale)
+        key_scales, value_scales = view(2, scale_width, scale), view(3, scale_width, scale)
     return PagedCache(form, head_dim, keys, values, key_scales, value_scales, key_scale, value_scale)
 
 

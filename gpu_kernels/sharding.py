@@ -132,6 +132,13 @@ def hnd_element_of(vector: Whole, block_size: int) -> tuple[Whole, Whole]:
     return vector % block_size, vector // block_size
 
 
+def vector_strides(memory_layout: MemoryLayout, block_size: int, heads: int) -> tuple[int, int]:
+    """How many vectors two slots, and two heads, of a page are apart."""
+    if memory_layout == "NHD":
+        return nhd_vector_of(1, 0, heads), nhd_vector_of(0, 1, heads)
+    return hnd_vector_of(1, 0, block_size), hnd_vector_of(0, 1, block_size)
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How one pool of ranks shards a cache. Its methods are the steps that whoever shards takes: a wrong variant

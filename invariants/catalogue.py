@@ -132,9 +132,10 @@ ORACLES = (
     ),
     Oracle(
         "kernel",
-        "A kernel stays inside its tensors, no two programs write one address, and no int32 overflows.",
+        "A kernel stays inside its tensors, no two programs write one address, no int32 overflows, and launches are given "
+        "what proofs of the kernel assume.",
         "kvsan.harness.numbers, kvsan.gpu_kernels.interface",
-        ("out-of-bounds", "race", "overflow"),
+        ("out-of-bounds", "race", "overflow", "precondition"),
         "kernels that nothing instruments: what is not run by the interpreter with its checks.",
     ),
     Oracle(

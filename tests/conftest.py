@@ -10,6 +10,9 @@ from kvsan.gpu_kernels import interpreter
 
 if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
     interpreter.enable()
+    from kvsan.invariants.proofs.kernels import preconditions
+
+    preconditions.install()
 
 # Blocks of test kernels are small: threads of one operation would wait for each other, and for other test processes.
 torch.set_num_threads(1)

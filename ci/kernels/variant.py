@@ -34,10 +34,10 @@ _FUNCTIONS = {
 }
 """Of each module of kernels: fields of ``KernelSet``, and the functions that they are."""
 
-_IMPORTERS = {"tiles": ("decode", "prefill", "quant", "mla")}
+IMPORTERS = {"tiles": ("decode", "prefill", "quant", "mla")}
 """Modules whose kernels call those of another module."""
 
-_SOURCES = Path(tiles.__file__).parent
+SOURCES = Path(tiles.__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Variant:
 
     def text(self) -> str:
         """Return the source of the broken module; ValueError unless ``old`` is in the real one exactly once."""
-        text = (_SOURCES / f"{self.module}.py").read_text("utf-8")
+        text = (SOURCES / f"{self.module}.py").read_text("utf-8")
         if text.count(self.old) != 1:
             raise ValueError(f"{self.name}: {self.module}.py has {text.count(self.old)} of {self.old!r}, expected 1")
         return text.replace(self.old, self.new)
@@ -75,8 +75,8 @@ def loaded(variant: Variant) -> Iterator[KernelSet]:
         try:
             broken = _import(broken_name, Path(folder, f"{variant.module}.py"), variant.text())
             found = _functions(variant.module, broken)
-            for importer in _IMPORTERS.get(variant.module, ()):
-                text = (_SOURCES / f"{importer}.py").read_text("utf-8")
+            for importer in IMPORTERS.get(variant.module, ()):
+                text = (SOURCES / f"{importer}.py").read_text("utf-8")
                 text = text.replace(f"kvsan.gpu_kernels.{variant.module} import", f"{broken_name} import")
                 names.append(f"kvsan_broken_{importer}")
                 found |= _functions(importer, _import(names[-1], Path(folder, f"{importer}.py"), text))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,15 @@ import numpy.typing as npt
 from kvsan.gpu_kernels.interface import KernelBug
 
 _running: list[Launch] = []
+
+Precondition = Callable[[str, Mapping[str, Any], Sequence[str], tuple[int, ...]], str]
+"""Looks at a kernel's ``module:function``, a launch's arguments by name, which of them are constexprs, and the grid.
+
+Says what is wrong with them, nothing if they are as they should be.
+"""
+
+preconditions: list[Precondition] = []
+"""What every checked launch is asked before its first program runs."""
 
 
 @dataclass(slots=True)
@@ -48,7 +57,7 @@ class Launch:
 
     def report(self, kind: str, lane: tuple[int, ...], message: str) -> NoReturn:
         """Raise KernelBug for the source line that runs now."""
-        file, line = self._source()
+        file, line = self.source()
         self.bug = KernelBug(
             kind=kind,
             kernel=self.function.__name__,
@@ -60,12 +69,24 @@ class Launch:
         )
         raise self.bug
 
+    def check_arguments(
+        self, arguments: Mapping[str, Any], constexprs: Sequence[str], grid: tuple[int, ...]
+    ) -> None:
+        """Raise KernelBug, of kind ``precondition``, if the launch is given what its kernel does not allow."""
+        name = f"{self.function.__module__}:{self.function.__name__}"
+        for precondition in preconditions:
+            if problem := precondition(name, arguments, constexprs, grid):
+                code = self.function.__code__
+                place = Path(code.co_filename).name, code.co_firstlineno
+                self.bug = KernelBug("precondition", self.function.__name__, *place, (0, 0, 0), (), problem)
+                raise self.bug
+
     def report_lanes(self, kind: str, bad: npt.NDArray[np.bool_], message: str) -> None:
         """Raise KernelBug for the first lane that is marked, if one is."""
         if bad.any():
             self.report(kind, lane_at(int(np.argmax(bad)), bad.shape), message)
 
-    def _source(self) -> tuple[str, int]:
+    def source(self) -> tuple[str, int]:
         """File name and line of the innermost kernel or helper on the stack that is not Triton's own library."""
         # by identity: equal code objects may come from two files
         codes = {id(function.__code__) for function in self.interpreter.InterpretedFunction.rewritten_fn.values()}

@@ -222,8 +222,11 @@ def _registering(init_args: Callable[..., Any]) -> Callable[..., Any]:
         args, keywords = init_args(executor, args_dev, kwargs)
         launch = running_launch()
         if launch is not None:
-            for name, argument in inspect.getcallargs(executor.fn, *args, **keywords).items():
+            named = inspect.getcallargs(executor.fn, *args, **keywords)
+            for name, argument in named.items():
                 launch.memory.add(name, argument)
+            if not callable(executor.grid):
+                launch.check_arguments(named, executor.constexprs, executor.grid)
         return args, keywords
 
     return registered

@@ -32,7 +32,10 @@ class Path(Generic[Result]):
 
 
 def explore(
-    function: Callable[[], Result], assumptions: Sequence[z3.BoolRef] = (), most_decisions: int = 64, most_paths: int = 4096
+    function: Callable[[], Result],
+    assumptions: Sequence[z3.BoolRef] = (),
+    most_decisions: int = 64,
+    most_paths: int = 4096,
 ) -> list[Path[Result]]:
     """Call ``function`` once for each path; their conditions exclude each other and together leave nothing out.
 

@@ -13,6 +13,9 @@ import z3
 
 from kvsan.invariants.proofs.obligation import PROVED, REFUTED, UNKNOWN, Answer, Obligation
 
+_SMALLER_MS = 500
+"""How long a smaller value of a counterexample is looked for; what is not found by then stays as large as it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -23,7 +26,7 @@ class Limits:
     smallest: bool = True
 
 
-def solve(obligation: Obligation, limits: Limits = Limits()) -> Answer:  # noqa: B008
+def solve(obligation: Obligation, limits: Limits = Limits()) -> Answer:
     """Show an obligation, or find values that break it, as small as can be."""
     started = time.monotonic()
     solver = _solver(limits)
@@ -39,7 +42,7 @@ def solve(obligation: Obligation, limits: Limits = Limits()) -> Answer:  # noqa:
     return Answer(REFUTED, time.monotonic() - started, values)
 
 
-def satisfiable(conditions: Iterable[z3.BoolRef], limits: Limits = Limits()) -> bool:  # noqa: B008
+def satisfiable(conditions: Iterable[z3.BoolRef], limits: Limits = Limits()) -> bool:
     """Whether there is a case in which all conditions hold; False too where the solver cannot say."""
     solver = _solver(limits)
     solver.add(*conditions)
@@ -65,6 +68,7 @@ def _solver(limits: Limits) -> z3.Solver:
 def _smallest(solver: z3.Solver, watched: Iterable[z3.ExprRef]) -> z3.ModelRef:
     """A model in which watched integers are as small as can be, the first ones first; any, where that is not known."""
     model = solver.model()
+    solver.set("timeout", _SMALLER_MS)
     for expression in watched:
         if z3.is_bool(expression):
             continue
@@ -83,5 +87,3 @@ def _smallest(solver: z3.Solver, watched: Iterable[z3.ExprRef]) -> z3.ModelRef:
         if value_of(model, expression) >= 0:
             solver.add(expression == value_of(model, expression))
     return model
-
-

@@ -79,6 +79,9 @@ class Term:
     def __divmod__(self, other: Number) -> tuple[Term, Term]:
         return self // other, self % other
 
+    def __rdivmod__(self, other: Number) -> tuple[Term, Term]:
+        return other // self, other % self
+
     # -- comparisons
 
     def __eq__(self, other: object) -> Truth:  # type: ignore[override]

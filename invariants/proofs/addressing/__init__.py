@@ -5,7 +5,18 @@ from __future__ import annotations
 import time
 from functools import lru_cache
 
-from kvsan.invariants.proofs.addressing import heads, layouts, limits, pages, ranks, slots, tokens, vectors, windows
+from kvsan.invariants.proofs.addressing import (
+    heads,
+    layouts,
+    limits,
+    local_slots,
+    pages,
+    ranks,
+    slots,
+    tokens,
+    vectors,
+    windows,
+)
 from kvsan.invariants.proofs.addressing.functions import REAL, Functions, source_of
 from kvsan.invariants.proofs.addressing.theorem import NotReplayed, Statement, Theorem, theorem
 from kvsan.invariants.proofs.obligation import PROVED, REFUTED, UNKNOWN, Claim, Outcome
@@ -18,7 +29,7 @@ PART = "addressing"
 
 STATEMENTS: dict[str, Statement] = {
     one.name: one
-    for theme in (slots, windows, vectors, pages, heads, tokens, ranks, layouts, limits)
+    for theme in (slots, windows, vectors, pages, heads, tokens, local_slots, ranks, layouts, limits)
     for one in theme.STATEMENTS
 }
 
@@ -62,7 +73,7 @@ def prove(name: str, limits: Limits = Limits(), functions: Functions = REAL) -> 
             for obligation in one.obligations(functions):
                 answer = solve(obligation, limits)
                 if answer.status == REFUTED:
-                    found = one.replayed(functions, answer.values)
+                    found = one.replayed(functions, answer.values, obligation.what)
                     return Outcome(claim, REFUTED, shown, time.monotonic() - started, found)
                 if answer.status != PROVED:
                     reason = f"{one.name}: {answer.reason}"

@@ -111,8 +111,8 @@ def _moved(
         within(0, source_rank, source_tp),
         within(0, source_local, f.heads_per_rank(num_heads, source_tp)),
         back == head,
-        within(0, tp_rank - f.first_rank_of(back, target_tp, num_heads), f.replicas_of_head(target_tp, num_heads)),
-        f.local_head_of(back, target_tp, num_heads) == local,
+        within(0, tp_rank - f.first_rank_of(head, target_tp, num_heads), f.replicas_of_head(target_tp, num_heads)),
+        f.local_head_of(head, target_tp, num_heads) == local,
     )
 
 

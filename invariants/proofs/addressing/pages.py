@@ -303,14 +303,18 @@ def unified_groups_have_equal_pages(
 
 @theorem(
     lambda *, factor, unit, other, **_: unit < other,
-    (products_grow, lambda f, *, block_size, heads, width, element_bytes, factor, unit, other: {
-        "size": f.page_bytes_of(f.part_bytes_of(block_size * heads * factor, width, element_bytes), 0),
-        "few": unit + 1, "many": other
+    (pages_do_not_overlap, lambda f, *, block_size, heads, width, element_bytes, scale_width, scale_bytes, factor, unit,
+     other: {
+        "data_bytes": f.part_bytes_of(block_size * heads * factor, width, element_bytes),
+        "scale_bytes": f.part_bytes_of(block_size * heads * factor, scale_width, scale_bytes),
+        "unit": unit, "other": other,
     }),
     block_size=1,
     heads=1,
     width=1,
     element_bytes=1,
+    scale_width=0,
+    scale_bytes=0,
     factor=1,
     unit=0,
     other=0,
@@ -321,16 +325,22 @@ def pages_of_unified_groups_do_not_overlap(
     heads: Number,
     width: Number,
     element_bytes: Number,
+    scale_width: Number,
+    scale_bytes: Number,
     factor: Number,
     unit: Number,
     other: Number,
 ) -> Condition:
     """In a pool that a group with factor times the heads shares with one of factor times the slots, pages are apart."""
-    data = f.part_bytes_of(block_size * (heads * factor), width, element_bytes)
-    other_data = f.part_bytes_of((block_size * factor) * heads, width, element_bytes)
-    page_bytes, other_bytes = f.page_bytes_of(data, 0), f.page_bytes_of(other_data, 0)
+    vectors, other_vectors = block_size * (heads * factor), (block_size * factor) * heads
+    page_bytes, other_bytes = (
+        f.page_bytes_of(f.part_bytes_of(one, width, element_bytes), f.part_bytes_of(one, scale_width, scale_bytes))
+        for one in (vectors, other_vectors)
+    )
     return both(
-        unit * page_bytes + page_bytes <= other * other_bytes, unit * other_bytes + other_bytes <= other * page_bytes
+        page_bytes == other_bytes,
+        unit * page_bytes + page_bytes <= other * other_bytes,
+        unit * other_bytes + other_bytes <= other * page_bytes,
     )
 
 
@@ -355,6 +365,6 @@ STATEMENTS = (
         "unified-pages",
         "groups that share a pool and have as many elements a block have equal page bytes, and pages that are apart",
         (unified_groups_have_equal_pages, pages_of_unified_groups_do_not_overlap),
-        ("unified groups store elements of one width in bytes, without scales",),
+        ("elements are as wide in all groups; where a group has another head_dim, pages hold no scales",),
     ),
 )

@@ -2,7 +2,7 @@
 
 - Run on symbolic integers, path by path, it becomes the obligations that z3 is asked to show.
 - Run on the integers of a counterexample it is the replay: it must be false there, or an error must be raised.
-- Run on random integers it is a property test.
+- Run on all small integers it is a test that it says what it seems to say.
 
 What it says of an address it computes with the real functions, which it gets as its first argument.
 """
@@ -98,8 +98,8 @@ class Theorem:
                 for goal in goals:
                     yield Obligation(self.what, (*assumed, *known), goal, 0, watch)
 
-    def replayed(self, functions: Functions, values: Values) -> Counterexample:
-        """Run the theorem on a counterexample; NotReplayed if it holds there."""
+    def replayed(self, functions: Functions, values: Values, what: str = "") -> Counterexample:
+        """Run the theorem on a counterexample, of which ``what`` says what does not hold; NotReplayed if it does."""
         calls: list[str] = []
         if not all(self.assumed(values)):
             raise NotReplayed(f"{self.name}: {dict(values)} is not what was assumed")
@@ -110,7 +110,7 @@ class Theorem:
             held, shown = False, f"run again on these numbers: {type(error).__name__}: {error}"
         if held:
             raise NotReplayed(f"{self.name}: {dict(values)} is no counterexample: {'; '.join(calls)}")
-        return Counterexample(self.what, 0, values, tuple(calls), shown)
+        return Counterexample(what or self.what, 0, values, tuple(calls), shown)
 
     def _used(self, functions: Functions, numbers: Numbers) -> list[z3.BoolRef]:
         instances = []

@@ -24,6 +24,7 @@ from kvsan.invariants.proofs.term import (
     Number,
     both,
     ceil_div,
+    either,
     implies,
     maximum,
     minimum,
@@ -55,8 +56,10 @@ def first_seen(k: Any, position: Number) -> Number:
     return 0
 
 
-def paged_tensors(k: Any, rows: Number, kv_heads: Number, blocks: Number) -> dict[str, Tensor]:
-    """The cache, its scales, block tables and lengths."""
+def paged_tensors(
+    k: Any, rows: Number, kv_heads: Number, blocks: Number, first: Callable[[Number], Number]
+) -> dict[str, Tensor]:
+    """The cache, its scales, block tables and lengths; ``first(row)`` is the first position that a row looks at."""
     width = k.HEAD_DIM // 2 if k.FORMAT == formats.NVFP4 else k.HEAD_DIM
     scales = k.HEAD_DIM // 16 if k.FORMAT == formats.NVFP4 else 1
     cache = Tensor((blocks, k.BLOCK_SIZE, kv_heads, width), (k.stride_block, k.stride_slot, k.stride_head, 1))
@@ -68,7 +71,7 @@ def paged_tensors(k: Any, rows: Number, kv_heads: Number, blocks: Number) -> dic
         "values": cache,
         "key_scales": scale,
         "value_scales": scale,
-        "block_tables": table(k, rows, blocks),
+        "block_tables": table(k, rows, blocks, first),
         "seq_lens": Tensor((rows,), (1,), contents=lambda length, _: within(0, length, lengths(k) + 1)),
     }
 
@@ -78,13 +81,14 @@ def lengths(k: Any) -> Number:
     return minimum(k.size("max_blocks", most=POSITIONS) * k.BLOCK_SIZE, POSITIONS)
 
 
-def table(k: Any, rows: Number, blocks: Number) -> Tensor:
-    """Block tables, in which the entries that a length uses name blocks, and others hold anything."""
+def table(k: Any, rows: Number, blocks: Number, first: Callable[[Number], Number]) -> Tensor:
+    """Block tables: entries from the first position that a row looks at to its length name blocks, others hold anything."""
     return Tensor(
         (rows, k.size("max_blocks", most=POSITIONS)),
         (k.stride_table, 1),
         contents=lambda block, row, entry: implies(
-            entry * k.BLOCK_SIZE < k.read("seq_lens", row), within(0, block, blocks)
+            within(block_of(first(row), k.BLOCK_SIZE), entry, ceil_div(k.read("seq_lens", row), k.BLOCK_SIZE)),
+            within(0, block, blocks),
         ),
     )
 
@@ -189,7 +193,7 @@ def _decode(k: Any, split: bool) -> Specification:
         return both(position < stop(at), position <= length(at) - 1, position >= first(at))
 
     heads = kv_heads * k.GROUP
-    tensors = paged_tensors(k, rows, kv_heads, blocks)
+    tensors = paged_tensors(k, rows, kv_heads, blocks, lambda row: first(At((row, 0, 0))))
     tensors["query"] = Tensor((rows, heads, k.HEAD_DIM), (k.stride_qt, k.stride_qh, 1))
     accesses = [
         Load("seq_lens", lambda at: (row(at),)),
@@ -223,7 +227,7 @@ def _decode(k: Any, split: bool) -> Specification:
     )
     names = "stride_ot stride_oh stride_lt" if not split else "stride_pt stride_ph"
     return Specification(
-        grid=(rows, kv_heads * k.HEAD_TILES, parts),
+        grid=(rows, kv_heads * k.HEAD_TILES, *([parts] if split else [])),
         tensors=tensors,
         accesses=accesses,
         assume=(kv_heads * k.HEAD_TILES <= LARGEST_GRID, *common(k, names), *(contiguous_splits(k, heads) if split else ())),
@@ -303,7 +307,7 @@ def paged_prefill(k: Any) -> Specification:
     """One tile of a sequence's queries and the q heads of one kv head a program."""
     blocks, rows = k.size("num_blocks"), k.size("num_rows", most=LARGEST_GRID)
     kv_heads = k.size("num_kv_heads", most=LARGEST_GRID)
-    tokens, longest = k.size("num_tokens", most=POSITIONS), k.size("longest_query", most=POSITIONS)
+    tokens, num_tiles = k.size("num_tokens", most=POSITIONS), k.size("num_tiles", most=POSITIONS // k.QUERIES)
     heads = kv_heads * k.GROUP
 
     def begin(at: At) -> Number:
@@ -345,13 +349,17 @@ def paged_prefill(k: Any) -> Specification:
     def stop(at: At) -> Number:
         return length(at) - queries(at) + minimum(tile(at) + k.QUERIES, queries(at))
 
+    def first_of_row(row: Number) -> Number:
+        at = At((0, row, 0))
+        return either(queries(at) > 0, start(at), length(at))
+
     def visible(at: At) -> Condition:
         seen = at.loop + at.lane[1]
         return both(seen < stop(at), seen <= position(at), seen >= first_seen(k, position(at)))
 
     def covered(tile: Number, row: Number, lane: Number, seen: Number) -> Condition:
         at = At((tile, row, 0), (lane, 0))
-        here = both(within(0, tile, ceil_div(longest, k.QUERIES)), within(0, row, rows), within(0, lane, k.ROWS))
+        here = both(within(0, tile, num_tiles), within(0, row, rows), within(0, lane, k.ROWS))
         sees = within(first_seen(k, position(at)), seen, position(at) + 1)
         return implies(both(here, by_head(at), sees), within(start(at), seen, stop(at)))
 
@@ -365,11 +373,11 @@ def paged_prefill(k: Any) -> Specification:
         *output_accesses(k, token, head, whole, by_head),
     ]
     written = Complete(
-        "every query that is not longer than longest_query is written",
+        "every query that the grid has a tile for is written",
         len(accesses) - 2 - 2 * bool(k.CHECKED),
         ("row", "query_number", "head", "d"),
         lambda row, number, head, d: both(
-            within(0, row, rows), within(0, number, queries(At((0, row, 0)))), number < longest,
+            within(0, row, rows), within(0, number, queries(At((0, row, 0)))), number < num_tiles * k.QUERIES,
             within(0, head, heads), within(0, d, k.HEAD_DIM),
         ),
         lambda row, number, head, d: (k.read("query_start_loc", row) + number, head, d),
@@ -377,7 +385,7 @@ def paged_prefill(k: Any) -> Specification:
             (number // k.QUERIES, row, head // k.GROUP), (number % k.QUERIES * k.GROUP + head % k.GROUP, d)
         ),
     )  # fmt: skip
-    tensors = paged_tensors(k, rows, kv_heads, blocks)
+    tensors = paged_tensors(k, rows, kv_heads, blocks, first_of_row)
     tensors["query"] = Tensor((tokens, heads, k.HEAD_DIM), (k.stride_qt, k.stride_qh, 1))
     tensors["query_start_loc"] = Tensor(
         (rows + 1,),
@@ -394,7 +402,7 @@ def paged_prefill(k: Any) -> Specification:
         ),
     )
     return Specification(
-        grid=(ceil_div(longest, k.QUERIES), rows, kv_heads),
+        grid=(num_tiles, rows, kv_heads),
         tensors={**tensors, **output_tensors(k, tokens, heads, k.HEAD_DIM)},
         accesses=accesses,
         assume=common(k, "stride_ot stride_oh stride_lt"),
@@ -420,7 +428,7 @@ def common(k: Any, outputs: str) -> tuple[Condition, ...]:
 
 ATTENTION_NOTES = (
     "A length is at most what its row of the block table has entries for, and at most 2**30.",
-    "The entries of a block table that a length uses name blocks of the pool; others hold anything.",
+    "Entries of a block table from the first visible position to the length name blocks of the pool; others hold anything.",
     "Strides are not negative, and below 2**31 as arguments of type int32.",
 )
 
@@ -476,7 +484,7 @@ def mla_decode(k: Any) -> Specification:
             **output_tensors(k, rows, k.NUM_HEADS, k.LATENT),
             "query": Tensor((rows, k.NUM_HEADS, k.LATENT + k.ROPE), (k.stride_qt, k.stride_qh, 1)),
             "cache": Tensor((blocks, k.BLOCK_SIZE, k.LATENT + k.ROPE), (k.stride_block, k.stride_slot, 1)),
-            "block_tables": table(k, rows, blocks),
+            "block_tables": table(k, rows, blocks, lambda _: 0),
             "seq_lens": Tensor((rows,), (1,), contents=lambda length, _: within(0, length, lengths(k) + 1)),
         },
         accesses=accesses,

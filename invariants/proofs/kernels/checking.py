@@ -23,14 +23,15 @@ from kvsan.invariants.proofs.term import Condition, Number, Term, condition_of, 
 
 
 def obligations(launch: UnknownLaunch, run: Run) -> Iterator[Obligation]:
-    """Everything that is to be shown of a kernel, the widths of its integers first."""
+    """Everything that is to be shown of a kernel, line by line: what fails first is where things go wrong.
+
+    In a line the widths of integers come first, then where an access happens, then its address.
+    """
     checker = _Checker(launch, run)
-    yield from checker.demands()
-    if launch.specification.accesses is None:
-        yield from checker.bounds()
-    else:
-        yield from checker.addresses()
-    yield from checker.control()
+    found = [*checker.demands()]
+    found += checker.bounds() if launch.specification.accesses is None else checker.addresses()
+    found += checker.control()
+    yield from sorted(found, key=lambda one: (not one.line, one.line))
 
 
 def theorems(launch: UnknownLaunch, run: Run) -> Iterator[Obligation]:
@@ -84,13 +85,13 @@ class _Checker:
             index, where = wanted.index(place), condition_of(wanted.where(place))
             offset = lift(_offset(self._tensor(access.tensor), index))
             name = f"{access.kind} {access.tensor}"
+            more = {"offset": access.offset, "expected_offset": offset, "happens": active, "expected_to_happen": where}
+            yield self._obligation(
+                f"{name}: where it happens", known, active == where, access.line, access.lanes, access.scope, more
+            )
             more = {"offset": access.offset, "expected_offset": offset}
             yield self._obligation(
                 f"{name}: the address", [*known, active], access.offset == offset, access.line, access.lanes, access.scope, more
-            )
-            more = {"happens": active, "expected_to_happen": where}
-            yield self._obligation(
-                f"{name}: where it happens", known, active == where, access.line, access.lanes, access.scope, more
             )
 
     def bounds(self) -> Iterator[Obligation]:
@@ -162,13 +163,19 @@ class _Checker:
                     yield self._race(first, second)
 
     def _may_meet(self, first: Access, second: Access) -> bool:
-        names = {first.tensor, second.tensor}
-        shared = len(names) == 1 or any(names == set(pair) for pair in self._launch.specification.aliases)
+        shared = first.tensor == second.tensor or bool(self._alias(first, second))
         return STORE in (first.kind, second.kind) and shared
+
+    def _alias(self, first: Access, second: Access) -> tuple[str, str] | tuple[()]:
+        """The two tensors, in the order of the specification, if they may be the same memory."""
+        names = {first.tensor, second.tensor}
+        return next((pair for pair in self._launch.specification.aliases if names == set(pair)), ())
 
     def _race(self, first: _Side, second: _Side) -> Obligation:
         known = [*first.known, *second.known, *self._launch.in_grid(self._launch.programs_named(TWIN))]
         known += [first.active, second.active]
+        if first.access.tensor != second.access.tensor:
+            known += [condition_of(self._launch.shares(*pair)) for pair in [self._alias(first.access, second.access)] if pair]
         meet = z3.And(*(one == other for one, other in zip(first.element, second.element, strict=True)))
         if self._launch.specification.any_two is not None:
             known += [condition_of(self._launch.specification.any_two(*pair)) for pair in _both_ways(first.at, second.at)]

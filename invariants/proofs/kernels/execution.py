@@ -68,7 +68,10 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A select between data: ``condition`` in any lane."""
+    """A select between data: ``condition`` in any lane, where what the kernel computes is taken and not a constant.
+
+    Of two constants, and of two that are none, where the first one is taken.
+    """
 
     shape: tuple[int, ...]
     lanes: Lanes
@@ -130,6 +133,7 @@ class _Execution:
         self._unknowns = 0
         self._scope = Scope()
         self._values: dict[int, Symbolic] = {}
+        self._constants = set[int]()
         self._accesses: list[Access] = []
         self._guards: list[Guard] = []
         self._loops: list[Loop] = []
@@ -160,7 +164,14 @@ class _Execution:
             results = handler(operation, operands) if handler else self._pure(operation, operands)
             for value, result in zip(operation.results, results, strict=True):
                 self._values[value.name] = result
+            if self._is_constant(operation):
+                self._constants |= {value.name for value in operation.results}
         return []
+
+    def _is_constant(self, operation: Operation) -> bool:
+        if operation.name == "arith.constant" or not operation.operands or operation.regions:
+            return operation.name == "arith.constant"
+        return all(one.name in self._constants for one in operation.operands)
 
     def _pure(self, operation: Operation, operands: list[Symbolic]) -> list[Symbolic]:
         results, demands = semantics.apply(operation, operands)
@@ -178,6 +189,8 @@ class _Execution:
         lanes = self._lanes(shape)
         condition = operands[0](lanes)
         if z3.is_bool(condition) and operation.results[0].type.kind != POINTER:
+            first, second = (one.name in self._constants for one in operation.operands[1:])
+            condition = z3.Not(condition) if first and not second else condition
             self._guards.append(Guard(shape, lanes, condition, self._scope, operation.line))
 
     def _demand(

@@ -241,7 +241,8 @@ def gather_tokens(k: Any) -> Specification:
 
 def move_blocks(k: Any) -> Specification:
     """Slots of blocks to other blocks, perhaps of the same cache."""
-    blocks, heads = k.size("num_blocks"), k.size("num_heads", most=LARGEST_GRID)
+    sources, targets = k.size("num_source_blocks"), k.size("num_target_blocks")
+    heads = k.size("num_heads", most=LARGEST_GRID)
     pairs, slots = k.size("num_pairs"), k.size("block_size", most=POSITIONS)
 
     def slot(at: At) -> Number:
@@ -253,7 +254,6 @@ def move_blocks(k: Any) -> Specification:
     def element(blocks: str) -> Any:
         return lambda at: (k.read(blocks, at.program[0]), slot(at), at.program[2], at.lane[1])
 
-    shape = blocks, slots, heads, k.WIDTH
     everything = Complete(
         "every slot of the range is copied",
         3,
@@ -267,13 +267,13 @@ def move_blocks(k: Any) -> Specification:
     return Specification(
         grid=(pairs, ceil_div(slots, k.SLOTS), heads),
         tensors={
-            "source": Tensor(shape, (k.stride_sb, k.stride_ss, k.stride_sh, 1)),
-            "target": Tensor(shape, (k.stride_tb, k.stride_ts, k.stride_th, 1)),
-            "source_blocks": Tensor((pairs,), (1,), contents=lambda block, _: within(0, block, blocks)),
+            "source": Tensor((sources, slots, heads, k.WIDTH), (k.stride_sb, k.stride_ss, k.stride_sh, 1)),
+            "target": Tensor((targets, slots, heads, k.WIDTH), (k.stride_tb, k.stride_ts, k.stride_th, 1)),
+            "source_blocks": Tensor((pairs,), (1,), contents=lambda block, _: within(0, block, sources)),
             "target_blocks": Tensor(
                 (pairs,),
                 (1,),
-                contents=lambda block, _: within(0, block, blocks),
+                contents=lambda block, _: within(0, block, targets),
                 pairs=lambda pair, block, other, another: implies(pair[0] != other[0], block != another),
             ),
         },
@@ -292,11 +292,11 @@ def move_blocks(k: Any) -> Specification:
         theorems=(everything,),
         aliases=(("source", "target"),),
         any_two=lambda one, other: implies(
-            one.program[0] != other.program[0],
+            both(k.shares("source", "target"), one.program[0] != other.program[0]),
             k.read("source_blocks", one.program[0]) != k.read("target_blocks", other.program[0]),
         ),
         notes=(
-            "Blocks are in the pool, no block is a target twice, and none is a target of one pair and a source of another.",
+            "Blocks are in the pool, no block is a target twice; inside one pool none is a target of one pair and a source of another.",
             SLOT_NOTES[1],
         ),
         limits={"largest num_blocks": LARGEST_INT},
@@ -305,7 +305,6 @@ def move_blocks(k: Any) -> Specification:
 
 def move_heads(k: Any) -> Specification:
     """Heads from the ranks that hold them to those of another tensor-parallel layout."""
-    blocks = k.size("num_blocks_of_rank", most=LARGEST_INT // k.TARGET_RANKS)
     sources, targets = (heads_per_rank(k.NUM_HEADS, ranks) for ranks in (k.SOURCE_RANKS, k.TARGET_RANKS))
 
     def rank(at: At) -> Number:
@@ -357,7 +356,7 @@ def move_heads(k: Any) -> Specification:
             Store("target", lambda at: (rank(at), block(at), slot(at), at.program[2], at.lane[1]), moved),
         ),
         assume=(
-            k.num_blocks == blocks,
+            within(1, k.num_blocks, LARGEST_INT // k.TARGET_RANKS + 1),
             *strides(k, "stride_sr stride_sb stride_ss stride_sh stride_tr stride_tb stride_ts stride_th"),
         ),
         loops=(),

@@ -35,7 +35,7 @@ def parse(text: str) -> Function:
         module = Parser(context, text).parse_module()
     except ParseError as error:
         raise Rejected(f"the IR cannot be parsed: {str(error).strip().splitlines()[-1]}") from error
-    functions = [one for one in module.body.block.ops if _name(one) == "tt.func"]
+    functions = [one for block in module.body.blocks for one in block.ops if _name(one) == "tt.func"]
     if len(functions) != 1:
         raise Rejected(f"{len(functions)} functions in the IR: expected one (a noinline helper is not supported)")
     reader = _Reader(text)

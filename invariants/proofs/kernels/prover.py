@@ -59,24 +59,38 @@ class Verdict:
 
 
 def prove(subject: Subject, limits: Limits = Limits()) -> Verdict:  # noqa: B008
-    """Show every obligation of a kernel; stops at the first that fails."""
+    """Show every obligation of a kernel; stops at the first that is refuted.
+
+    One that is not decided, or whose hypotheses never hold, is a failure too, unless a later one is refuted: that says more.
+    """
     started = time.monotonic()
     try:
         function = parse(subject.lowered.text)
         todo = list(_obligations(subject, function))
     except Rejected as error:
         return Verdict(REJECTED, 0, time.monotonic() - started, reason=str(error))
-    checked: set[tuple[int, ...]] = set()
+    undecided: Verdict | None = None
     for number, obligation in enumerate(todo):
         answer = solve(obligation, limits)
-        if answer.status != PROVED:
+        if answer.status == REFUTED:
             return _failed(subject, obligation, answer, number, time.monotonic() - started)
+        if answer.status == UNKNOWN:
+            undecided = undecided or _failed(subject, obligation, answer, number, time.monotonic() - started)
+    if undecided is None and (vacuous := _vacuous(todo, limits)):
+        reason = f"vacuous: no case is known in which the hypotheses of this hold: {vacuous.what}"
+        undecided = Verdict(UNKNOWN, len(todo) - 1, time.monotonic() - started, vacuous, reason=reason)
+    return undecided or Verdict(PROVED, len(todo), time.monotonic() - started)
+
+
+def _vacuous(todo: Iterable[Obligation], limits: Limits) -> Obligation | None:
+    """The first obligation whose hypotheses never hold, or may not."""
+    checked: set[tuple[int, ...]] = set()
+    for obligation in todo:
         key = tuple(one.get_id() for one in obligation.hypotheses)
         if key not in checked and not satisfiable(obligation.hypotheses, limits):
-            reason = f"vacuous: no case is known in which the hypotheses of this hold: {obligation.what}"
-            return Verdict(UNKNOWN, number, time.monotonic() - started, obligation, reason=reason)
+            return obligation
         checked.add(key)
-    return Verdict(PROVED, len(todo), time.monotonic() - started)
+    return None
 
 
 def _obligations(subject: Subject, function: Function) -> Iterable[Obligation]:
@@ -108,7 +122,7 @@ def _told(case: Case) -> list[str]:
         lines.append(f"and program {other}, lane {case.several('other_lane')}")
     for name, value in case.numbers.items():
         expected = case.numbers.get(f"expected_{name}", case.numbers.get("expected_to_happen") if name == "happens" else None)
-        if expected is not None:
+        if expected is not None and expected != value:
             lines.append(f"{name} {value}, expected {expected}")
     contents = {name: value for name, value in case.values().items() if "[" in name}
     if contents:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from kvsan.invariants.proofs.kernels.execution import LOAD, STORE
+from kvsan.invariants.proofs.kernels.ir import Rejected
 from kvsan.invariants.proofs.term import Condition, Number
 
 Index: TypeAlias = "tuple[Number, ...]"
@@ -47,6 +48,23 @@ class Launch(Protocol):
     def read(self, tensor: str, *index: Number) -> Number:
         """What an index tensor holds."""
 
+    def shares(self, tensor: str, other: str) -> Condition:
+        """Whether two tensors that are ``aliases`` are the same memory in this launch."""
+
+
+class Several(tuple[Any, ...]):
+    """Lanes or loops of one place in a kernel; Rejected where a formula asks for one that the kernel does not have there."""
+
+    __slots__ = ()
+
+    def __getitem__(self, number: Any) -> Any:
+        try:
+            return super().__getitem__(number)
+        except IndexError:
+            raise Rejected(
+                f"a formula of the specification asks for dimension or loop {number} where the kernel has {len(self)}"
+            ) from None
+
 
 @dataclass(frozen=True, slots=True)
 class At:
@@ -55,6 +73,10 @@ class At:
     program: tuple[Any, Any, Any]
     lane: tuple[Any, ...] = ()
     loops: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lane", Several(self.lane))
+        object.__setattr__(self, "loops", Several(self.loops))
 
     @property
     def loop(self) -> Any:
@@ -113,7 +135,10 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A select between data, such as the mask of scores: ``where`` the first one is taken."""
+    """A select between data, such as the mask of scores: ``where`` what the kernel computes is taken and not a constant.
+
+    Of two constants, and of two that are none: ``where`` the first one is taken.
+    """
 
     where: Callable[[At], Condition]
 

@@ -12,7 +12,7 @@ from kvsan.invariants.proofs.kernels.execution import Access as Accessed
 from kvsan.invariants.proofs.kernels.ir import Rejected
 from kvsan.invariants.proofs.kernels.semantics import fits
 from kvsan.invariants.proofs.kernels.specification import Access, At, Specification, Specify
-from kvsan.invariants.proofs.term import Number, Term, condition_of, lift, within
+from kvsan.invariants.proofs.term import Number, Term, Truth, condition_of, lift, within
 
 LARGEST_SIZE = 2**31 - 1
 _DIMENSIONS = 3
@@ -69,6 +69,10 @@ class UnknownLaunch:
             self._functions[tensor] = z3.Function(tensor, *sorts)
             self._names[self._functions[tensor].name()] = tensor
         return Term(self._functions[tensor](*map(lift, index)))
+
+    def shares(self, tensor: str, other: str) -> Truth:
+        """Whether two tensors are the same memory."""
+        return Truth(z3.Bool(f"{tensor} shares {other}"))
 
     # -- what an execution asks
 

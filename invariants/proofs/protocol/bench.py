@@ -7,15 +7,15 @@ the clauses. The same scenario runs on unknown values for the proof and on a cou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import z3
 
-from kvsan.gpu_kernels.addressing import blocks_for
 from kvsan.invariants.proofs.paths import Unbounded
 from kvsan.invariants.proofs.protocol.columns import Infeasible
+from kvsan.invariants.proofs.protocol.flights import requests_hold
 from kvsan.invariants.proofs.protocol.state import NULL_UNIT, UNITS, Holding, holdings_of, rest, unknown_pool
 from kvsan.invariants.proofs.term import Condition, Number, Term, Truth, both, condition_of, decide, lift, negation
 
@@ -100,15 +100,12 @@ class Keys:
         return [self._bench.key(f"key_of_block_{block}") for block in range(blocks)]
 
 
-class Begun(Exception):
-    """The state before a step is complete, and nothing else was wanted."""
-
-
 @dataclass
 class Bench:
     """A pool, a manager, and what a scenario says about them.
 
-    ``hand`` are blocks that are held by a loop which has not put them into a table yet, or has taken them out already.
+    ``is_part`` says that the step is a part of a step: what holds of requests between two steps need not hold before it and
+    after it. ``leaves_first`` is the first block to leave the queue where two do. ``hand`` are blocks that are held by a loop which has not put them into a table yet, or has taken them out already.
     """
 
     parts: Parts
@@ -125,7 +122,9 @@ class Bench:
     computed: list[tuple[Any, Condition]] = field(default_factory=list)
     at_start: tuple[Holding, ...] = ()
     error: Exception | None = None
-    only_start: bool = False
+    is_part: bool = False
+    leaves_first: z3.ArithRef | None = None
+    began: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.accesses: list[Any] = []
@@ -182,9 +181,8 @@ class Bench:
     # -- the state
 
     def request(self, name: str, table: Sequence[Any], **fields: Any) -> Any:
-        """Let the manager have a request, whose table is not shorter than what it has retired."""
+        """Let the manager have a request."""
         request = self.parts.request(name, tokens=[0] * 8, table=Table(table), **fields)
-        self.require(blocks_for(request.retired, self.manager.block_size) <= len(table))
         self.manager.requests[name] = request
         return request
 
@@ -201,10 +199,12 @@ class Bench:
         return row
 
     def begin(self) -> None:
-        """Say that the state before the step is complete."""
+        """Say that the state before the step is complete, and that its requests and rows are as they must be."""
+        if not self.is_part:
+            for condition in requests_hold(self.manager):
+                self.require(Truth(condition) if self.values is None else z3.is_true(z3.simplify(condition)))
         self.at_start = self.holdings()
-        if self.only_start:
-            raise Begun
+        self.began()
 
     def holdings(self) -> tuple[Holding, ...]:
         """Entries that hold a block now, of those that are known."""

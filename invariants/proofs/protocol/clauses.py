@@ -17,12 +17,16 @@ from kvsan.invariants.proofs.protocol.state import NOT_QUEUED, NULL_UNIT, View
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """``about`` tells what it is a statement of; ``holds`` takes a view and a block, or a key and two positions."""
+    """``about`` tells what it is a statement of; ``holds`` takes a view and a block, or a key and two positions.
+
+    ``reads`` are columns, one of which a step must have written if the clause is to be shown anew; none: it reads more than that.
+    """
 
     name: str
     statement: str
     about: Literal["block", "key", "pool"]
     holds: Callable[..., z3.BoolRef]
+    reads: tuple[str, ...] = ()
 
 
 def _references(view: View, u: z3.ArithRef) -> z3.BoolRef:
@@ -79,19 +83,21 @@ def _tail(view: View, u: z3.ArithRef) -> z3.BoolRef:
     return z3.And(named, z3.Implies(view.tail(u), alone))
 
 
+LINKS, HASHES = ("_next", "_previous"), ("keys", "by_key")
+
 REFERENCES = Clause(
     "references", "a block's count is the number of entries that name it: in tables, parked tables, copies", "block", _references
 )
 NULL = Clause("null", "the null block is neither held, nor free, nor hashed", "block", _null)
 ENTRIES = Clause("entries", "what a table names is a block that can be held", "pool", _entries)
 FREE = Clause("free", "a block is in the free queue if and only if nobody holds it", "block", _free)
-RING = Clause("ring", "the free queue is one ring through the sentinel, the longest free first", "block", _ring)
+RING = Clause("ring", "the free queue is one ring through the sentinel, the longest free first", "block", _ring, LINKS)
 
 NUM_FREE = Clause("num_free", "the length of the free queue as counted is its length", "pool", _num_free)
-HASH_OF_UNIT = Clause("hash", "a block with a hash is in the map under it", "block", _hash_of_unit)
-HASH_OF_KEY = Clause("map", "the map names, under a key, the blocks that have it as their hash, each once", "key", _hash_of_key)
+HASH_OF_UNIT = Clause("hash", "a block with a hash is in the map under it", "block", _hash_of_unit, HASHES)
+HASH_OF_KEY = Clause("map", "the map names, under a key, the blocks that have it as their hash, each once", "key", _hash_of_key, HASHES)
 TAIL = Clause(
-    "tail", "a block behind what its request has retired is that request's alone, and nobody finds it by a hash", "block", _tail
+    "tail", "a block that a request is to write, behind what it has retired or as a copy, is its own alone, without a hash", "block", _tail
 )
 
 CLAUSES = (ENTRIES, REFERENCES, NULL, FREE, RING, NUM_FREE, HASH_OF_UNIT, HASH_OF_KEY, TAIL)

@@ -4,7 +4,7 @@ A column is an unknown function and the writes on top of it. Every index is note
 other end, so that a step is right only if each of its indices is within the column (`Access`).
 
 The hash map has, for each key, a number of units and the units in order; as in the pool, one unit stands for itself and
-several are a list. What the pool asks with ``is None``, ``isinstance`` or ``len`` is decided there and then, once for each
+several are a list; ``without_lists`` leaves the latter to other proofs. What the pool asks with ``is None``, ``isinstance`` or ``len`` is decided there and then, once for each
 possible answer.
 """
 
@@ -117,15 +117,16 @@ class HashMap:
 
     def __init__(self, length: Function, listed: Function, entry: Function, place: Function) -> None:
         self._lengths, self._listed = length, listed
-        self._length_writes: list[Write] = []
+        self.writes: list[Write] = []
         self._listed_writes: list[Write] = []
         self._entry = entry
         self._place = place
         self._removals = 0
+        self.without_lists = False
 
     def length(self, key: z3.ArithRef) -> z3.ArithRef:
         """Units under a key."""
-        return over(self._lengths(key), self._length_writes, key)
+        return over(self._lengths(key), self.writes, key)
 
     def listed(self, key: z3.ArithRef) -> z3.BoolRef:
         """Whether they are in a list."""
@@ -140,6 +141,8 @@ class HashMap:
         name = lift(key)
         if not decide(self.length(name) >= 1):
             return default
+        if self.without_lists:
+            assume(self.length(name) == 1)
         return Units(self, name) if decide(self.listed(name)) else UnitOfKey(self.entry(name, z3.IntVal(0)))
 
     def __contains__(self, key: Number) -> bool:
@@ -176,23 +179,26 @@ class HashMap:
 
     def resize(self, key: z3.ArithRef, length: z3.ArithRef, listed: bool) -> None:
         """Say how many units there are."""
-        self._length_writes.append(Write(key, length, self.length(key)))
+        self.writes.append(Write(key, length, self.length(key)))
         self._listed_writes.append(Write(key, z3.BoolVal(listed), self.listed(key)))
 
     def remove(self, key: z3.ArithRef, unit: z3.ArithRef) -> None:
-        """Take a unit out of a list; ValueError unless it is where the state before the step has it.
+        """Take a unit out of a list; ValueError unless it is where the state before the step has it, or one before that.
 
         Python takes the first that is equal. Here any that is equal may be taken, of which the first is one.
         """
         known = self._place(unit)
-        if not decide(z3.And(known >= 0, known < self.length(key), self.entry(key, known) == unit)):
+        if not decide(z3.Or(self._is_at(key, known, unit), self._is_at(key, known - 1, unit))):
             raise ValueError("list.remove(x): x not in list")
         self._removals += 1
         position = z3.Int(f"removed{self._removals}")
-        assume(z3.And(position >= 0, position < self.length(key), self.entry(key, position) == unit))
+        assume(self._is_at(key, position, unit))
         before, length = self._entry, self.length(key)
         self._entry = lambda k, i: z3.If(z3.And(k == key, i >= position), before(k, i + 1), before(k, i))
         self.resize(key, length - 1, True)
+
+    def _is_at(self, key: z3.ArithRef, position: z3.ArithRef, unit: z3.ArithRef) -> z3.BoolRef:
+        return z3.And(position >= 0, position < self.length(key), self.entry(key, position) == unit)
 
 
 class Units:

@@ -17,12 +17,12 @@ import z3
 from kvsan.invariants.proofs.obligation import PROVED, REFUTED, REJECTED, UNKNOWN, Obligation, Status
 from kvsan.invariants.proofs.paths import Path, Unbounded, explore
 from kvsan.invariants.proofs.protocol import state
-from kvsan.invariants.proofs.protocol.bench import Begun, Bench, Parts
+from kvsan.invariants.proofs.protocol.bench import Bench, Parts
 from kvsan.invariants.proofs.protocol.clauses import CLAUSES
 from kvsan.invariants.proofs.protocol.columns import Infeasible
+from kvsan.invariants.proofs.protocol.flights import COMPUTED, IN_FLIGHT, REQUESTS, flights, publications, requests_hold
 from kvsan.invariants.proofs.protocol.instances import instances, of_known, small_pool
 from kvsan.invariants.proofs.solver import Limits, satisfiable, solve
-from kvsan.invariants.proofs.term import condition_of, lift
 
 Scenario = Callable[[Bench], None]
 
@@ -61,6 +61,11 @@ class Broken:
     scenario: Scenario
     goal: Goal
     values: dict[str, int]
+
+    @property
+    def about(self) -> str:
+        """What the goal is a statement of, if it is a clause."""
+        return next((clause.about for clause in CLAUSES if clause.name == self.goal.name), "pool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +107,23 @@ def show(step: Step, parts: Parts, limits: Limits = Limits()) -> Shown:  # noqa:
     return Shown(PROVED, obligations, time.monotonic() - started)
 
 
+class _Begun(Exception):
+    """The state before a step is complete, and nothing else was wanted."""
+
+
+def _stop() -> None:
+    raise _Begun
+
+
 def assumptions_of(scenario: Scenario, parts: Parts) -> list[z3.BoolRef]:
     """Clauses for the blocks and keys that a scenario begins with: paths that they exclude are not gone into."""
-    bench = Bench(parts, only_start=True)
-    with contextlib.suppress(Begun):
+    bench = Bench(parts)
+    bench.began = _stop
+    with contextlib.suppress(_Begun):
         scenario(bench)
     units = [z3.Int(name) for name in bench.unit_names]
-    return [*bench.requirements, *of_known(state.before(bench.at_start), units, [z3.Int(name) for name in bench.key_names])]
+    keys = [z3.Int(name) for name in bench.key_names]
+    return [*bench.requirements, *of_known(state.before(bench.at_start), units, keys, bench.leaves_first)]
 
 
 def _run(scenario: Scenario, parts: Parts) -> Bench:
@@ -130,44 +145,21 @@ def goals_of(bench: Bench) -> list[Goal]:
     view = state.after(bench.pool, bench.holdings())
     u, k, i, j = (z3.Int(name) for name in ("any block", "any key", "any position", "another position"))
     arguments = {"pool": (), "block": (u,), "key": (k, i, j)}
-    goals = [Goal(clause.name, clause.statement, clause.holds(view, *arguments[clause.about])) for clause in CLAUSES]
+    goals = [
+        Goal(clause.name, clause.statement, clause.holds(view, *arguments[clause.about]))
+        for clause in CLAUSES
+        if not clause.reads or any(getattr(bench.pool, column).writes for column in clause.reads)
+    ]
     goals += [Goal(one.name, one.statement, one.condition) for one in bench.expected]
-    goals += flights_and_publications(bench)
+    if not bench.is_part:
+        goals.append(Goal("requests", REQUESTS, z3.And(*requests_hold(bench.manager))))
+    if bench.uses:
+        goals.append(Goal("in flight", IN_FLIGHT, flights(bench)))
+    if bench.computed:
+        newly = z3.And(view.keyed(u), z3.Not(state.keyed(u)))
+        goals.append(Goal("computed", COMPUTED, z3.Implies(newly, publications(bench, u))))
     within = z3.And(*(access.within for access in bench.accesses))
     return [*goals, Goal("index", "every index is within its column", within)]
-
-
-def flights_and_publications(bench: Bench) -> Iterator[Goal]:
-    """What is in flight keeps its blocks, and what is published is computed: where a scenario has any of it."""
-    if bench.uses:
-        kept = (z3.Or(*_keepers(bench, work, lift(unit))) for work, unit in bench.uses if _is_in_flight(bench, work))
-        yield Goal("in flight", "a block that work in flight uses is held until that work has retired", z3.And(*kept))
-    if bench.computed:
-        u = z3.Int("any block")
-        allowed = (z3.And(lift(unit) == u, condition_of(condition)) for unit, condition in bench.computed)
-        published = z3.And(bench.pool.keys.at(u), z3.Not(state.keyed(u)))
-        yield Goal("computed", "a block that is published is computed whole", z3.Implies(published, z3.Or(*allowed)))
-
-
-def _is_in_flight(bench: Bench, work: str) -> bool:
-    """Whether work that used blocks still does; a load is told of by the operation that ends it."""
-    return work in bench.manager.launches or work in bench.loading
-
-
-def _keepers(bench: Bench, work: str, unit: z3.ArithRef) -> Iterator[z3.BoolRef]:
-    """Ways in which a block is kept until some work has retired: with the request, or parked with this work or later."""
-    manager = bench.manager
-    if work in bench.loading:
-        tables = [manager.loads[work]] if work in manager.loads else []
-        tables += [one.table for one in manager.requests.values() if one.name == work and one.loading]
-    else:
-        yield z3.Not(condition_of(manager.deferred_free))
-        launches = list(manager.launches)
-        later = launches[launches.index(work) :]
-        tables = [table for b in later for table in manager.launches[b].parked]
-        tables += [one.table for one in manager.requests.values() if work in one.launches]
-        tables += manager.loads.values()
-    yield from (unit == lift(one) for table in tables for one in table)
 
 
 def _domain(view: state.View) -> list[z3.BoolRef]:
@@ -180,7 +172,7 @@ def _show_path(scenario: Scenario, path: Path[Bench], bench: Bench, goals: list[
     view = state.before(bench.at_start)
     conditions = [*path.conditions, *bench.requirements, *_domain(view)]
     wanted = z3.And(*(goal.condition for goal in goals))
-    known = instances(view, [*conditions, wanted])
+    known = instances(view, [*conditions, wanted], bench.leaves_first)
     answer = solve(Obligation("", (*conditions, *known), wanted), limits)
     if answer.status == PROVED:
         return Shown(PROVED, len(goals), answer.seconds)
@@ -200,9 +192,8 @@ def _show_path(scenario: Scenario, path: Path[Bench], bench: Bench, goals: list[
 def _possible(path: Path[Bench], bench: Bench, limits: Limits) -> bool:
     """Whether some small pool, with every clause for every block, gets through this path."""
     view = state.before(bench.at_start)
-    return any(
-        satisfiable([*path.conditions, *bench.requirements, *small_pool(view, units, bench.key_names)], limits) for units in (4, 3, 2, 5)
-    )
+    given = [*path.conditions, *bench.requirements, z3.Int("block_size") == 4]
+    return any(satisfiable([*given, *small_pool(view, units, bench.key_names)], limits) for units in (3, 4, 5))
 
 
 def watched(bench: Bench, units: int) -> dict[str, z3.ExprRef]:

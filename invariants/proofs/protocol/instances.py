@@ -14,7 +14,7 @@ from itertools import product
 import z3
 
 from kvsan.invariants.proofs.protocol import state
-from kvsan.invariants.proofs.protocol.clauses import CLAUSES
+from kvsan.invariants.proofs.protocol.clauses import CLAUSES, Clause
 from kvsan.invariants.proofs.protocol.state import View
 
 _UNIT_FUNCTIONS = {function.name() for function in state.OF_UNITS}
@@ -58,19 +58,28 @@ class Ground:
                 self.positions[arguments[1].get_id()] = arguments[1]
 
 
-def instances(view: View, formulas: list[z3.BoolRef]) -> list[z3.BoolRef]:
+def instances(
+    view: View, formulas: list[z3.BoolRef], leaves_first: z3.ArithRef | None = None
+) -> list[z3.BoolRef]:
     """Clauses before a step, for all that the formulas speak of."""
     ground = Ground()
     last = view.following(state.LATEST)
     ground.take_in([*formulas, view.following(view.units), view.following(last)])
+    if leaves_first is not None:
+        ground.take_in([view.following(leaves_first), view.following(view.following(state.SECOND))])
     units = [*ground.units.values()]
     found = [*_of_all(view, units, [*ground.keys.values()], [*ground.positions.values()])]
-    return [*found, *queue_facts(view, units)]
+    return [*found, *queue_facts(view, units, leaves_first)]
 
 
-def of_known(view: View, units: list[z3.ArithRef], keys: list[z3.ArithRef]) -> Iterator[z3.BoolRef]:
+def of_known(
+    view: View, units: list[z3.ArithRef], keys: list[z3.ArithRef], leaves_first: z3.ArithRef | None = None
+) -> Iterator[z3.BoolRef]:
     """Clauses for blocks and keys that a step begins with, for the front of the queue, and for what joined it last."""
     last = state.LATEST
+    if leaves_first is not None:
+        front = view.following(view.units)
+        units = [*units, leaves_first, state.SECOND, view.following(state.SECOND), view.following(front)]
     keys = [*keys, *(view.key(unit) for unit in units)]
     units = [*units, view.following(view.units), last, view.following(last)]
     for clause in CLAUSES:
@@ -80,16 +89,27 @@ def of_known(view: View, units: list[z3.ArithRef], keys: list[z3.ArithRef]) -> I
             yield from (clause.holds(view, unit) for unit in units)
         else:
             yield from (clause.holds(view, key, z3.IntVal(0)) for key in keys)
-    yield from queue_facts(view, units)
+    yield from queue_facts(view, units, leaves_first)
 
 
-def queue_facts(view: View, units: Iterable[z3.ExprRef]) -> Iterator[z3.BoolRef]:
-    """What the number of queued blocks says, by the lemmas of `counts`: where it is not 0 there is one that joined last."""
+def queue_facts(
+    view: View, units: Iterable[z3.ExprRef], leaves_first: z3.ArithRef | None = None
+) -> Iterator[z3.BoolRef]:
+    """What the number of queued blocks says, by the lemmas of `counts`: where it is not 0 there is one that joined last.
+
+    The same of the queue without ``leaves_first``, which is one shorter.
+    """
     last, unit = state.LATEST, z3.Var(0, z3.IntSort())
     yield state.QUEUED >= 0
     yield z3.Implies(state.QUEUED >= 1, view.is_queued(last))
-    fact = z3.Implies(view.is_queued(unit), z3.And(state.QUEUED >= 1, view.stamp(unit) <= view.stamp(last)))
-    yield from (z3.substitute_vars(fact, one) for one in units)
+    facts = z3.Implies(view.is_queued(unit), z3.And(state.QUEUED >= 1, view.stamp(unit) <= view.stamp(last)))
+    if leaves_first is not None:
+        second = state.SECOND
+        two = z3.And(view.is_queued(leaves_first), state.QUEUED >= 2)
+        yield z3.Implies(two, z3.And(view.is_queued(second), second != leaves_first))
+        largest = z3.Implies(unit != leaves_first, view.stamp(unit) <= view.stamp(second))
+        facts = z3.And(facts, z3.Implies(z3.And(two, view.is_queued(unit)), largest))
+    yield from (z3.substitute_vars(facts, one) for one in units)
 
 
 def small_pool(view: View, units: int, key_names: Iterable[str]) -> list[z3.BoolRef]:
@@ -120,7 +140,18 @@ def _of_all(
         "block": [(unit,) for unit in units],
         "key": [*product(keys, positions)],
     }
-    variables = [z3.Var(number, z3.IntSort()) for number in range(2)]
-    for clause in CLAUSES:
-        condition = clause.holds(view, *variables[: PARAMETERS[clause.about]])
+    for clause, condition in _templates(view):
         yield from (z3.substitute_vars(condition, *chosen) if chosen else condition for chosen in arguments[clause.about])
+
+
+_known: dict[tuple[int, ...], tuple[View, list[tuple[Clause, z3.BoolRef]]]] = {}
+
+
+def _templates(view: View) -> list[tuple[Clause, z3.BoolRef]]:
+    """Every clause about variables, to be replaced by blocks and keys; remembered, as many paths begin in one state."""
+    key = tuple(part.get_id() for holding in view.holdings for part in holding)
+    if key not in _known:
+        variables = [z3.Var(number, z3.IntSort()) for number in range(2)]
+        found = [(clause, clause.holds(view, *variables[: PARAMETERS[clause.about]])) for clause in CLAUSES]
+        _known[key] = view, found
+    return _known[key][1]

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from functools import partial, update_wrapper
 from typing import Any
 
-from kvsan.gpu_kernels.addressing import block_of, blocks_for, full_blocks
+import z3
+
+from kvsan.gpu_kernels.addressing import block_of, blocks_for, offset_of
 from kvsan.harness.target import Result
 from kvsan.invariants.proofs.protocol.bench import Bench
 from kvsan.invariants.proofs.protocol.induction import Scenario, Step
-from kvsan.invariants.proofs.term import either, implies, negation
+from kvsan.invariants.proofs.protocol.state import UNITS, entry, following, keyed
+from kvsan.invariants.proofs.term import Truth, both, either, implies
 
 
 def _from(scenario: Callable[..., None], **choices: Any) -> Scenario:
@@ -30,6 +33,7 @@ def _from(scenario: Callable[..., None], **choices: Any) -> Scenario:
 
 def fits(bench: Bench, hits: int, first: bool) -> None:
     """The gate: blocks are asked for, and some of them were found in the cache."""
+    bench.is_part = True
     manager, pool = bench.manager, bench.pool
     found = [bench.unit(f"hit{number}") for number in range(hits)]
     request = bench.request("r", [] if first else [bench.unit("first")])
@@ -46,6 +50,7 @@ def fits(bench: Bench, hits: int, first: bool) -> None:
 
 def take_hits(bench: Bench, hits: int) -> None:
     """A request begins with blocks that were found in the cache."""
+    bench.is_part = True
     found = [bench.unit(f"hit{number}") for number in range(hits)]
     request = bench.request("r", [])
     for unit in found:
@@ -56,7 +61,9 @@ def take_hits(bench: Bench, hits: int) -> None:
 
 def extend(bench: Bench) -> None:
     """A fresh block joins a table."""
-    request = bench.request("r", [bench.unit("first")], retired=bench.number("retired"))
+    bench.is_part = True
+    request = bench.request("r", [bench.unit("unit")], retired=bench.number("retired"))
+    bench.require(blocks_for(request.retired, bench.manager.block_size) <= 1)
     bench.require(bench.pool.num_free >= 1)
     bench.begin()
     bench.manager.extend(request, 1)
@@ -65,6 +72,7 @@ def extend(bench: Bench) -> None:
 
 def hold(bench: Bench) -> None:
     """An entry of a table that is shared gets one more holder."""
+    bench.is_part = True
     unit = bench.unit("unit")
     bench.request("r", [unit], retired=bench.number("retired", 1))
     bench.begin()
@@ -72,51 +80,90 @@ def hold(bench: Bench) -> None:
     bench.hand.append(unit)
 
 
+def schedule(bench: Bench, first: bool) -> None:
+    """A request is scheduled, or refused: it begins with a hit and a new block, or goes on in the block that it has."""
+    manager, size = bench.manager, bench.manager.block_size
+    n, lookahead, retired, scheduled = bench.number("n", 1), bench.number("lookahead"), 0, 0
+    if not first:
+        retired, scheduled = bench.number("retired"), bench.number("scheduled", 1)
+    table = [] if first else [bench.unit("unit")]
+    request = bench.request("r", table, retired=retired, scheduled=scheduled, hits=[0] if first else [])
+    manager.watermark = bench.number("watermark")
+    bench.require(blocks_for(scheduled + n + lookahead, size) <= len(table) + first)
+    hit = entry(z3.Int("key_of_block_0"), z3.IntVal(0)) if first else None
+    bench.leaves_first = hit
+    _without_evictions(bench, hit)
+    bench.begin()
+    admission = manager.schedule("r", n, lookahead, 0, False)
+    if admission is None:
+        same = both(request.scheduled == scheduled, len(request.table) == len(table), not manager.batch)
+        bench.expect("refused", "a refusal changes nothing", same)
+        return
+    start = either(first, admission.hit, scheduled)
+    bench.expect("scheduled", "what is scheduled follows what was, or the hit", request.scheduled == start + n)
+    for number, unit in enumerate(request.table):
+        written = block_of(start, size) <= number
+        bench.expect("alone", ALONE, implies(written, bench.is_alone(unit)))
+
+
+def _without_evictions(bench: Bench, hit: z3.ArithRef | None) -> None:
+    """Let blocks that are given out have no hash, and no two blocks have one hash."""
+    if bench.values is not None:
+        return
+    bench.pool.by_key.without_lists = True
+    front = following(UNITS)
+    for unit in (front, following(front)):
+        bench.require(Truth(z3.Or(unit == UNITS, z3.BoolVal(False) if hit is None else unit == hit, z3.Not(keyed(unit)))))
+
+
 # -- writing
+
+ALONE = "what is written is the writer's alone, without a hash"
 
 
 def write(bench: Bench) -> None:
     """A request goes on: the block of its next token is copied first if somebody else counts on it."""
+    bench.is_part = True
     retired, start = bench.number("retired"), bench.number("start")
-    request = bench.request("r", [bench.unit("first"), bench.unit("second")], retired=retired, scheduled=start)
-    bench.require(retired <= start)
-    bench.require(bench.pool.num_free >= 1)
+    request = bench.request("r", [bench.unit("unit")], retired=retired, scheduled=start)
     manager, size = bench.manager, bench.manager.block_size
+    bench.require(retired <= start)
+    bench.require(blocks_for(retired, size) <= 1)
+    bench.require(bench.pool.num_free >= 1)
     bench.begin()
-    row = bench.parts.row(request, start, 2)
+    row = bench.parts.row(request, start, 1)
     block = manager._shared_partial_block(request, start)
     if block is not None:
         old = request.table[block]
-        manager._copy_on_write(row, block, start)
+        [copy] = manager._copy_on_write(row, block, start)
         manager.batch["r"] = row
-        bench.expect("source", "the source of a copy is what the table had", row.copied[1] == old)
+        goes = both(copy.source == old, copy.destination == request.table[block])
+        bench.expect("source", "a copy goes from the block that the table had to the one that it has", goes)
+        whole = both(copy.start == 0, copy.stop == offset_of(start, size))
+        bench.expect("copied", "a copy takes all that lies before the next token", whole)
     for number, unit in enumerate(request.table):
-        alone = bench.is_alone(unit)
         written = block_of(start, size) <= number
-        bench.expect("alone", "what is written is the writer's alone, without a hash", implies(written, alone))
+        bench.expect("alone", ALONE, implies(written, bench.is_alone(unit)))
 
 
 def cancel(bench: Bench, copied: bool) -> None:
     """A scheduled batch is dropped: the copy is not made, and the fresh block goes back."""
-    first, old, fresh = bench.unit("first"), bench.unit("old"), bench.unit("fresh")
-    second = bench.unit("copy") if copied else old
-    retired, start = bench.number("retired", 1), bench.number("start")
-    request = bench.request("r", [first, second, fresh], retired=retired)
-    bench.require(blocks_for(retired, bench.manager.block_size) == 2)
-    bench.row(request, start, 2, (1, old) if copied else None)
-    if copied:
-        bench.require(bench.is_alone(second))
+    old, fresh = bench.unit("old"), bench.unit("fresh")
+    first = bench.unit("copy") if copied else old
+    retired, start, scheduled = bench.number("retired", 1), bench.number("start"), bench.number("scheduled")
+    request = bench.request("r", [first, fresh], retired=retired, scheduled=scheduled)
+    bench.row(request, start, 1, (0, old) if copied else None)
     bench.begin()
     bench.manager.cancel()
     table = request.table
-    bench.expect("length", "a cancelled batch leaves as many blocks as there were", len(table) == 2)
-    bench.expect("undone", "a cancelled batch leaves the block that was to be copied", table[1] == old)
+    bench.expect("length", "a cancelled batch leaves as many blocks as there were", len(table) == 1)
+    bench.expect("undone", "a cancelled batch leaves the block that was to be copied", table[0] == old)
 
 
 def launch(bench: Bench, copied: bool) -> None:
     """A scheduled batch goes to the device, with the copies that belong to it."""
-    unit, old = bench.unit("unit"), bench.unit("old")
-    request = bench.request("r", [unit], retired=bench.number("retired", 1))
+    unit, old, scheduled = bench.unit("unit"), bench.unit("old"), bench.number("scheduled")
+    request = bench.request("r", [unit], retired=bench.number("retired", 1), scheduled=scheduled)
     bench.row(request, bench.number("start"), 1, (0, old) if copied else None)
     bench.manager.deferred_free = bench.flag("deferred_free")
     bench.begin()
@@ -124,24 +171,37 @@ def launch(bench: Bench, copied: bool) -> None:
     bench.use("b1", unit, *([old] if copied else []))
 
 
-def retire(bench: Bench, later: bool, rejected: bool) -> None:
-    """A launch has retired: what was parked with it is free, what it has computed is published, drafts are rolled back."""
-    unit, parked = bench.unit("unit"), bench.unit("parked")
-    retired, scheduled = bench.number("retired"), bench.number("scheduled")
+def retire_parked(bench: Bench) -> None:
+    """A launch has retired, and a request that was in it has ended."""
+    bench.manager.deferred_free = bench.flag("deferred_free")
+    parked = bench.unit("parked")
+    bench.launch("b1").parked.append([parked])
+    bench.launch("b2")
+    bench.use("b1", parked)
+    bench.begin()
+    bench.manager.retire("b1", [])
+
+
+def retire(bench: Bench, later: bool = False, rejected: bool = False, scheduled: bool = False) -> None:
+    """A launch has retired: what it has computed is published, and drafts that were rejected are rolled back."""
+    unit, retired, known = bench.unit("unit"), bench.number("retired"), bench.number("scheduled")
     computed, drafts = bench.number("computed"), bench.number("rejected", 1) if rejected else 0
-    manager, size = bench.manager, bench.manager.block_size
-    request = bench.request("r", [unit], retired=retired, scheduled=scheduled)
+    manager = bench.manager
+    request = bench.request("r", [unit], retired=retired, scheduled=known)
     request.published = bench.number("published", 0, 1)
-    bench.require(request.published <= full_blocks(retired, size))
     bench.require(retired <= computed)
-    bench.require(computed + drafts <= scheduled)
-    bench.require(blocks_for(scheduled, size) <= 1)
+    if scheduled:
+        start = bench.number("start")
+        bench.row(request, start, 1, (0, bench.unit("old")))
+        bench.require(start <= known)
+        bench.require(computed + drafts <= start)
+    bench.require(computed + drafts <= known)
     manager.deferred_free = bench.flag("deferred_free")
-    bench.launch("b1", request).parked.append([parked])
+    bench.launch("b1", request)
+    bench.use("b1", unit)
     if later:
         bench.launch("b2", request)
         bench.use("b2", unit)
-    bench.use("b1", unit, parked)
     bench.compute(request.table, computed)
     bench.begin()
     manager.retire("b1", [Result("r", computed, drafts, [])])
@@ -151,13 +211,12 @@ def retire(bench: Bench, later: bool, rejected: bool) -> None:
 def landed(bench: Bench, gone: bool) -> None:
     """A delayed load is there: it is published, or its blocks are free if the request is gone."""
     unit, scheduled = bench.unit("unit"), bench.number("scheduled")
-    manager, size = bench.manager, bench.manager.block_size
+    manager = bench.manager
     bench.loading.add("r")
     if gone:
         manager.loads["r"] = [unit]
     else:
         request = bench.request("r", [unit], loading=True, scheduled=scheduled)
-        bench.require(blocks_for(scheduled, size) <= 1)
         bench.compute(request.table, scheduled)
     bench.begin()
     bench.loading.clear()
@@ -170,7 +229,7 @@ def landed(bench: Bench, gone: bool) -> None:
 def fork(bench: Bench, in_flight: bool) -> None:
     """A child shares what its parent has retired."""
     table = [bench.unit("first"), bench.unit("second")]
-    parent = bench.request("r", table, retired=bench.number("retired", 1))
+    parent = bench.request("r", table, retired=bench.number("retired", 1), scheduled=bench.number("scheduled"))
     if in_flight:
         bench.launch("b1", parent)
         bench.use("b1", *table)
@@ -183,12 +242,8 @@ def fork(bench: Bench, in_flight: bool) -> None:
 def publish(bench: Bench) -> None:
     """What a request has retired, and not more, becomes findable."""
     unit, retired, scheduled = bench.unit("unit"), bench.number("retired"), bench.number("scheduled")
-    size = bench.manager.block_size
     request = bench.request("r", [unit], retired=retired, scheduled=scheduled)
     request.published = bench.number("published", 0, 1)
-    bench.require(request.published <= full_blocks(retired, size))
-    bench.require(retired <= scheduled)
-    bench.require(blocks_for(scheduled, size) <= 1)
     bench.compute(request.table, retired)
     bench.begin()
     bench.manager.publish(request)
@@ -199,6 +254,7 @@ def publish(bench: Bench) -> None:
 
 def trim(bench: Bench) -> None:
     """The last block of a table goes back."""
+    bench.is_part = True
     request = bench.request("r", [bench.unit("first"), bench.unit("last")], retired=bench.number("retired"))
     bench.require(blocks_for(request.retired, bench.manager.block_size) <= 1)
     bench.begin()
@@ -220,15 +276,12 @@ def end(bench: Bench, how: str, launches: int = 0, loading: bool = False, schedu
     unit, retired = bench.unit("unit"), bench.number("retired", int(scheduled))
     manager = bench.manager
     request = bench.request("r", [unit], retired=retired, scheduled=bench.number("scheduled"), loading=loading)
-    bench.require(retired <= request.scheduled)
-    bench.require(blocks_for(request.scheduled, manager.block_size) <= 1)
     manager.deferred_free = bench.flag("deferred_free")
     old = bench.unit("old") if scheduled else None
     for number in range(launches):
         bench.launch(f"b{number + 1}", request)
         bench.use(f"b{number + 1}", old if scheduled else unit)
     if scheduled:
-        bench.require(bench.is_alone(unit))
         bench.row(request, bench.number("start"), 1, (0, old))
     if loading:
         bench.loading.add("r")
@@ -238,7 +291,7 @@ def end(bench: Bench, how: str, launches: int = 0, loading: bool = False, schedu
     getattr(manager, how)("r")
 
 
-ENDS = (
+ENDS: tuple[dict[str, Any], ...] = (
     {},
     {"launches": 1},
     {"launches": 2},
@@ -247,8 +300,17 @@ ENDS = (
     {"scheduled": True, "launches": 1},
 )
 
-SHORT_ENDS = ({"launches": 1}, {"scheduled": True})
-"""What tells one way of ending from another; all go on in one method."""
+RETIREMENTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"rejected": True},
+    {"rejected": True, "later": True},
+    {"rejected": True, "scheduled": True},
+)
+
+SHORT_ENDS: tuple[dict[str, Any], ...] = ({"launches": 1},)
+"""Enough to tell one way of ending from another: all go on in one method, as an abort does."""
+
+_ENDING = ("manager._give_back", "manager._uncopy", "manager.release")
 
 MANAGER_STEPS = (
     Step(
@@ -256,22 +318,72 @@ MANAGER_STEPS = (
         "What the gate grants is there, and asking changes nothing",
         ("manager.fits", "manager.taken"),
         tuple(_from(fits, hits=hits, first=first) for hits in (0, 1, 2) for first in (True, False)),
-        ("the hits of one request are different blocks, each found by its hash",),
+        ("the hits of one request are found by their hashes, and are different blocks",),
     ),
-    Step("take_hits", "A request holds the cached blocks that it begins with", ("manager.take_hits", "manager._hold"), tuple(_from(take_hits, hits=hits) for hits in (1, 2))),
+    Step(
+        "take_hits",
+        "A request holds the cached blocks that it begins with",
+        ("manager.take_hits", "manager._hold"),
+        tuple(_from(take_hits, hits=hits) for hits in (1, 2)),
+    ),
     Step("extend", "A fresh block is its request's alone", ("manager.extend",), (extend,)),
     Step("hold", "Sharing an entry counts one holder more", ("manager._hold",), (hold,)),
-    Step("write", "What a request writes next is its own alone, after a copy if need be", ("manager._shared_partial_block", "manager._copy_on_write"), (write,)),
-    Step("cancel", "A dropped batch leaves the tables as they were", ("manager.cancel", "manager._undo", "manager._uncopy", "manager.trim"), tuple(_from(cancel, copied=copied) for copied in (False, True))),
-    Step("launch", "A launch keeps what it reads, the sources of its copies too", ("manager.launch", "manager._copied"), tuple(_from(launch, copied=copied) for copied in (False, True))),
-    Step("retire", "What was parked is freed, what is computed is published, rejected drafts leave", ("manager.retire", "manager._computed", "manager._roll_back", "manager.publish", "manager.release"), tuple(_from(retire, later=later, rejected=rejected) for later in (False, True) for rejected in (False, True))),
-    Step("landed", "A load that is there is published, or freed if its request is gone", ("manager.landed",), tuple(_from(landed, gone=gone) for gone in (False, True))),
-    Step("fork", "A child holds what it shares, and shares nothing that its parent still writes", ("manager.fork", "manager._shared_table", "manager._hold"), tuple(_from(fork, in_flight=flight) for flight in (False, True))),
+    Step(
+        "schedule",
+        "A request gets what it needs, and writes what is its own alone; or it is refused, and nothing changes",
+        ("manager.schedule", "manager._pending_hits", "manager._find", "manager.blocks_needed"),
+        tuple(_from(schedule, first=first) for first in (True, False)),
+        (
+            "one new block at most, and one hit: more are more turns of the loops that `extend` and `take_hits` are about",
+            "no eviction, and no two blocks with one hash: that is what the pool's own steps are about",
+        ),
+    ),
+    Step(
+        "write",
+        "What a request writes next is its own alone, after a copy if need be",
+        ("manager._shared_partial_block", "manager._copy_on_write"),
+        (write,),
+    ),
+    Step(
+        "cancel",
+        "A dropped batch leaves the tables as they were",
+        ("manager.cancel", "manager._undo", "manager._uncopy", "manager.trim"),
+        tuple(_from(cancel, copied=copied) for copied in (False, True)),
+    ),
+    Step(
+        "launch",
+        "A launch keeps what it reads, the sources of its copies too",
+        ("manager.launch", "manager._copied"),
+        tuple(_from(launch, copied=copied) for copied in (False, True)),
+    ),
+    Step(
+        "retire",
+        "What was parked is freed, what is computed is published, rejected drafts leave",
+        ("manager.retire", "manager._computed", "manager._roll_back", "manager.publish", "manager.release"),
+        (retire_parked, *(_from(retire, **choices) for choices in RETIREMENTS)),
+    ),
+    Step(
+        "landed",
+        "A load that is there is published, or freed if its request is gone",
+        ("manager.landed",),
+        tuple(_from(landed, gone=gone) for gone in (False, True)),
+    ),
+    Step(
+        "fork",
+        "A child holds what it shares, and shares nothing that its parent still writes",
+        ("manager.fork", "manager._shared_table", "manager._hold"),
+        tuple(_from(fork, in_flight=in_flight) for in_flight in (False, True)),
+    ),
     Step("publish_full", "What is published is full and computed", ("manager.publish", "manager._publishable"), (publish,)),
     Step("trim", "Trimming gives back one holder's entry each", ("manager.trim",), (trim,)),
     Step("release_table", "A table is given back entry by entry", ("manager.release",), (release,)),
     *(
-        Step(how, f"What a request held when it ends ({how}) is freed, or kept as long as work in flight uses it", (f"manager.{how}", "manager._give_back", "manager._uncopy", "manager.release"), tuple(_from(end, how=how, **choices) for choices in states))
+        Step(
+            how,
+            f"What a request held when it ends ({how}) is freed, or kept as long as work in flight uses it",
+            (f"manager.{how}", *_ENDING),
+            tuple(_from(end, how=how, **choices) for choices in states),
+        )
         for how, states in (("abort", ENDS), ("finish", SHORT_ENDS), ("preempt", SHORT_ENDS))
     ),
-)  # fmt: skip
+)

@@ -2,7 +2,8 @@
 
 What is unknown before a step is a handful of functions of a block (or of a key), one of them for each column. Tables are
 known only as far as the step has to do with them; of all others it is known how many of their entries name a block
-(`rest`), and whether one of those entries lies behind what its request has retired (`tail`).
+(`rest`), and whether one of those entries is its request's to write (`tail`): it lies behind what the request has retired, or
+is where a copy is going to.
 
 Who holds a block is read off the tables, before and after, each time anew: entries of requests' tables, of tables that are
 parked with a launch or a load, and sources of copies that are scheduled. Nothing counts along.
@@ -41,12 +42,14 @@ tail = z3.Function("tail", _INT, _BOOL)
 QUEUED = z3.Int("queued")
 LATEST = z3.Int("latest")
 
+SECOND = z3.Int("second")
+
 OF_UNITS = (references, following, preceding, keyed, key, place, stamp, rest, tail)
 OF_KEYS = (length, listed)
 
 
 class Holding(NamedTuple):
-    """One entry of a table that is known: the unit, and whether it lies behind what its request has retired."""
+    """One entry of a table that is known: the unit, and whether it is its request's to write."""
 
     unit: z3.ArithRef
     is_tail: z3.BoolRef
@@ -78,7 +81,7 @@ class View:
         return z3.Sum(self.rest(unit), *(_one_if(holding.unit == unit) for holding in self.holdings))
 
     def tail(self, unit: z3.ArithRef) -> z3.BoolRef:
-        """Whether an entry that names a unit lies behind what its request has retired."""
+        """Whether an entry that names a unit is its request's to write."""
         known = (z3.And(holding.is_tail, holding.unit == unit) for holding in self.holdings)
         return z3.Or(self.rest_tail(unit), *known)
 
@@ -158,10 +161,11 @@ def unknown_pool(pool_type: type[Any]) -> tuple[Any, list[Access]]:
 def holdings_of(manager: Any) -> Iterator[Holding]:
     """Every entry that holds a block in a manager's tables; a mutant may hold the same twice, and it counts twice."""
     never = z3.BoolVal(False)
-    for request in manager.requests.values():
+    copies = {name: row.copied[0] for name, row in manager.batch.items() if row.copied is not None}
+    for name, request in manager.requests.items():
         retired = lift(blocks_for(request.retired, manager.block_size))
         for block, unit in enumerate(request.table):
-            yield Holding(lift(unit), retired <= block)
+            yield Holding(lift(unit), z3.Or(retired <= block, lift(copies.get(name, NOT_QUEUED)) == block))
     for launch in manager.launches.values():
         for table in launch.parked:
             yield from (Holding(lift(unit), never) for unit in table)

@@ -1,0 +1,1 @@
+"""Broken variants that proofs must refute: evidence that they notice."""

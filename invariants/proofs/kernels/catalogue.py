@@ -1,0 +1,125 @@
+"""What is claimed of this repository's kernels: every configuration that is compiled, from TTIR, and one of each from TTGIR."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from kvsan.gpu_kernels.compile.build import TARGETS, Build
+from kvsan.gpu_kernels.compile.builds import builds
+from kvsan.gpu_kernels.compile.worker import load
+from kvsan.invariants.proofs.kernels import attention_specs, page_specs
+from kvsan.invariants.proofs.kernels.lowering import TTGIR, TTIR, lower, ordered_signature
+from kvsan.invariants.proofs.kernels.prover import Subject, Verdict
+from kvsan.invariants.proofs.kernels.prover import prove as prove_subject
+from kvsan.invariants.proofs.kernels.specification import Specify
+from kvsan.invariants.proofs.kernels.unknown_launch import UnknownLaunch
+from kvsan.invariants.proofs.obligation import REFUTED, Claim, Counterexample, Outcome
+from kvsan.invariants.proofs.solver import Limits
+
+PART = "kernel"
+
+Replay = Callable[[Build, Subject, Verdict], str]
+"""Runs a counterexample on the real kernel, and says what that showed."""
+
+STATEMENT = (
+    "every load and store is at the element that the specification names, where and only where it says, hence in bounds; no two "
+    "programs meet; nothing is left out; loops cover exactly the visible context; no integer overflows"
+)
+_LAYOUTS = (
+    "as the compiler lays it out for {target} (num_stages 1): every load and store is at the element that the specification names, "
+    "where and only where it says; loops cover exactly the visible context; no integer overflows"
+)
+GENERAL = (
+    "Tensors have the shapes and strides of the specification; elements at different indexes, and different tensors, are different memory.",
+    "Floats, and bits of codes, are data: nothing is claimed about them.",
+)
+
+
+def specification_of(name: str) -> Specify:
+    """The specification of a kernel of this repository; KeyError if it has none."""
+    for module in (attention_specs, page_specs):
+        found: Specify | None = getattr(module, name, None)
+        if found is not None:
+            return found
+    raise KeyError(name)
+
+
+@lru_cache(maxsize=1)
+def _subjects() -> dict[str, tuple[Build, str, str | None]]:
+    """Build, level and target by the name of a claim."""
+    found: dict[str, tuple[Build, str, str | None]] = {}
+    seen = set()
+    for build in builds():
+        found[f"{build.name}/{build.configuration}"] = build, TTIR, None
+        for target in build.targets if build.name not in seen else ():
+            if TARGETS[target].backend == "cuda":
+                found[f"{build.name}/{build.configuration}@{target}"] = build, TTGIR, target
+        seen.add(build.name)
+    return found
+
+
+def claims() -> list[Claim]:
+    """One for each kernel and configuration."""
+    return [_claim(name, *subject) for name, subject in _subjects().items()]
+
+
+def prove(name: str, limits: Limits, replay: Replay | None = None) -> Outcome:
+    """Prove one claim by name."""
+    build, level, target = _subjects()[name]
+    return prove_build(_claim(name, build, level, target), build, level, target, specification_of(build.name), limits, replay)
+
+
+def prove_build(
+    claim: Claim, build: Build, level: str, target: str | None, specify: Specify, limits: Limits, replay: Replay | None
+) -> Outcome:
+    """Prove a claim about a build; ``replay`` runs a counterexample."""
+    kernel = load(build.kernel)
+    subject = Subject(
+        lower(build, level, target),
+        ordered_signature(kernel, build),
+        build.constexprs,
+        specify,
+        exact=level == TTIR,
+        theorems=level == TTIR,
+    )
+    verdict = prove_subject(subject, limits)
+    return outcome_of(claim, build, subject, verdict, replay)
+
+
+def outcome_of(claim: Claim, build: Build, subject: Subject, verdict: Verdict, replay: Replay | None) -> Outcome:
+    """A verdict as an outcome, its counterexample replayed."""
+    counterexample = None
+    if verdict.status == REFUTED:
+        assert verdict.failed is not None
+        assert verdict.case is not None
+        shown = replay(build, subject, verdict) if replay else ""
+        counterexample = Counterexample(
+            verdict.failed.what, verdict.failed.line, verdict.case.values(), verdict.story(), shown
+        )
+    limits = UnknownLaunch(subject.signature, subject.constexprs, subject.specify).specification.limits
+    return Outcome(claim, verdict.status, verdict.shown, verdict.seconds, counterexample, verdict.reason, limits)
+
+
+def _claim(name: str, build: Build, level: str, target: str | None) -> Claim:
+    specify = specification_of(build.name)
+    return claim_of(PART, name, build, STATEMENT if level == TTIR else _LAYOUTS.format(target=target), specify)
+
+
+def claim_of(part: str, name: str, build: Build, statement: str, specify: Specify) -> Claim:
+    """A claim about a kernel; its source is the kernel's, with all that it calls, and its specification's."""
+    kernel = load(build.kernel)
+    notes = UnknownLaunch(ordered_signature(kernel, build), build.constexprs, specify).specification.notes
+    return Claim(part, name, statement, (*notes, *GENERAL), _source(kernel, specify))
+
+
+def _source(kernel: Any, specify: Specify) -> str:
+    texts = [kernel.cache_key]
+    module = importlib.import_module(specify.__module__)
+    if module.__file__:
+        with open(module.__file__, encoding="utf-8") as file:
+            texts.append(file.read())
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
