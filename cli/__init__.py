@@ -14,10 +14,10 @@ import sys
 import traceback
 from typing import NoReturn
 
-from kvsan.cli import engines, fuzz, invariants, kernels, replay, shrink, targets
+from kvsan.cli import engines, fuzz, invariants, kernels, prove, replay, shrink, targets
 from kvsan.harness.verdict import EXIT_HARNESS, EXIT_INTERRUPTED, EXIT_USAGE, HarnessError, UsageError
 
-COMMANDS = (fuzz, replay, shrink, targets, invariants, kernels, engines)
+COMMANDS = (fuzz, replay, shrink, prove, targets, invariants, kernels, engines)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -45,8 +45,8 @@ def claims() -> list[Claim]:
     return [
         Claim(PART, START, "Every clause holds of a new pool, of any size.", (sizes,), _hash(BlockPool.__init__)),
         *(
-            Claim(PART, step.name, f"{step.statement}: every clause holds after it.", (*step.assumptions, *_CALLERS), _source(step))
-            for step in _STEPS.values()
+            Claim(PART, one.name, f"{one.statement}: every clause holds after it.", (*one.assumptions, *_CALLERS), _source(one))
+            for one in _STEPS.values()
         ),
         *(Claim(PART, _COUNT + one.name, f"{one.statement[:1].upper()}{one.statement[1:]}.") for one in counts.lemmas()),
     ]  # fmt: skip
@@ -75,9 +75,7 @@ def prove_variant(name: str, kind: type[Mutant], limits: Limits = Limits()) -> O
     return prove(name, limits, kind.pool_type, kind)
 
 
-def _prove_start(
-    claim: Claim, limits: Limits, pool_type: type[BlockPool], manager_type: type[PagedManager]
-) -> Outcome:
+def _prove_start(claim: Claim, limits: Limits, pool_type: type[BlockPool], manager_type: type[PagedManager]) -> Outcome:
     shown = _solve_all(start.obligations(), limits)
     differences = start.differences(pool_type)
     sizes = {"largest pool looked at": start.LARGEST}

@@ -37,7 +37,7 @@ from kvsan.harness.trace import Trace
 Way = list[Operation]
 
 SHRINK_S = 2.0
-_ENDS = {"abort": Abort, "finish": Finish, "preempt": Preempt}
+_ENDS: dict[str, type[Abort] | type[Finish] | type[Preempt]] = {"abort": Abort, "finish": Finish, "preempt": Preempt}
 
 
 class Ways:
@@ -82,16 +82,16 @@ class Ways:
 
     def _allocate(self) -> Iterator[Way]:
         """The front of the queue is hashed or not; the hash is another block's too, or not."""
-        again = [Submit("r3", ((0, self.size + 1),)), Lookup("r3"), Schedule("r3", self.size + 1)]
-        old = [*self.start("r1", self.size), Finish("r1")]
-        other = [Submit("r2", ((1, 8 * self.size),)), Schedule("r2", 8 * self.size)]
+        again: Way = [Submit("r3", ((0, self.size + 1),)), Lookup("r3"), Schedule("r3", self.size + 1)]
+        old: Way = [*self.start("r1", self.size), Finish("r1")]
+        other: Way = [Submit("r2", ((1, 8 * self.size),)), Schedule("r2", 8 * self.size)]
         yield [*old, *self.start("r2", self.size, 1)]
         yield [*old, *other, *again]
         yield [*old, *other, Launch("b9"), Retire("b9")]
 
     def _touch(self) -> Iterator[Way]:
         """A cached block is hit: nobody holds it, or somebody does."""
-        hit = [Submit("r2", ((0, self.size + 1),)), Schedule("r2", self.size + 1)]
+        hit: Way = [Submit("r2", ((0, self.size + 1),)), Schedule("r2", self.size + 1)]
         held: Way = [Finish("r1")] if self.values.get(f"references[{self.values['unit']}]") == 0 else []
         yield [*self.start("r1", self.size), *held, *hit]
         yield [*self.start("r1", self.size), *held, *hit, Submit("r4", ((2, self.size),)), Schedule("r4", self.size)]
@@ -101,7 +101,7 @@ class Ways:
 
     def _release(self) -> Iterator[Way]:
         """The block is held by others too, or not; its hash may be in the map."""
-        shared: Way = [Fork("r1", f"c{number}") for number in range(self.rest())]  # type: ignore[misc]
+        shared: Way = [Fork("r1", f"c{number}") for number in range(self.rest())]
         yield [*self.start("r1", self.size), *shared, Finish("r1")]
         yield [*self.start("r1", 2 * self.size), *self.start("r2", self.size, 1), *shared, Finish("r1"), Finish("r2")]
 
@@ -110,8 +110,8 @@ class Ways:
     def _publish(self) -> Iterator[Way]:
         """One content twice: two requests compute it before either is published."""
         names = [f"r{number}" for number in range(1, 2 + max(1, self.values.get("length[1]", 0)))]
-        submits = [Submit(r, ((0, self.size),)) for r in names]
-        ends = [Finish(r) for r in names]
+        submits: Way = [Submit(r, ((0, self.size),)) for r in names]
+        ends: Way = [Finish(r) for r in names]
         yield [*submits, *self.compute(*names, n=self.size)]
         yield [*submits, *self.compute(*names, n=self.size), *ends, *self.start("s", 8 * self.size, 1)]
 
@@ -129,7 +129,7 @@ class Ways:
         """A hash that two or three blocks have is taken back from one of them."""
         for way in self._publish():
             yield [*way, ResetPrefixCache()]
-            finishes: Way = [Finish(one.r) for one in way if isinstance(one, Submit)][1:]  # type: ignore[misc]
+            finishes: Way = [*[Finish(one.r) for one in way if isinstance(one, Submit)][1:]]
             yield [*way, *finishes, Submit("t", ((1, 4 * self.size),)), Schedule("t", 4 * self.size)]
 
     def _fits(self) -> Iterator[Way]:
@@ -144,15 +144,21 @@ class Ways:
 
     def _write(self) -> Iterator[Way]:
         """A block that is full in part is shared, or hashed by one who is gone, and a holder goes on with tokens of its own."""
-        sharing = [*self.start("r1", self.size + 1), Fork("r1", "c")]
+        sharing: Way = [*self.start("r1", self.size + 1), Fork("r1", "c")]
         yield [*sharing, *self.compute("c", n=1), *self.compute("r1", n=1)]
         apart = (Outcome("c", 0, 1), Outcome("r1", 0, 2))
-        both = [Schedule("c", 1), Schedule("r1", 1)]
+        both: Way = [Schedule("c", 1), Schedule("r1", 1)]
         yield [*sharing, *both, Launch("b8"), Retire("b8", apart), *both, Launch("b9"), Retire("b9")]
         self._launches = 0
-        begun = [*self.start("r1", self.size - 2), *self.fly("r1", 1), *self.fly("r1", 1), Fork("r1", "c")]
-        gone = [Retire("b2", (Outcome("r1", 0, 1),)), Retire("b3"), Finish("r1")]
-        child = [Schedule("c", 1), Launch("b4"), Retire("b4", (Outcome("c", 0, 2),)), Schedule("c", 1), Launch("b5")]
+        begun: Way = [*self.start("r1", self.size - 2), *self.fly("r1", 1), *self.fly("r1", 1), Fork("r1", "c")]
+        gone: Way = [Retire("b2", (Outcome("r1", 0, 1),)), Retire("b3"), Finish("r1")]
+        child: Way = [
+            Schedule("c", 1),
+            Launch("b4"),
+            Retire("b4", (Outcome("c", 0, 2),)),
+            Schedule("c", 1),
+            Launch("b5"),
+        ]
         yield [*begun, *gone, *child, Retire("b5")]
 
     def _cancel(self) -> Iterator[Way]:
@@ -162,14 +168,14 @@ class Ways:
         yield [*self.start("r1", self.size + 1), Fork("r1", "c"), *self.compute("c", n=1)]
 
     def _landed(self) -> Iterator[Way]:
-        load = [Submit("r1", ((0, self.size + 1),)), Schedule("r1", 0, 0, self.size, True)]
+        load: Way = [Submit("r1", ((0, self.size + 1),)), Schedule("r1", 0, 0, self.size, True)]
         end: Way = [Abort("r1")] if "gone=True" in self.scenario else []
         yield [*load, *end, Landed("r1")]
 
     def _retire(self) -> Iterator[Way]:
         """Drafts are rejected, or a prompt is computed in chunks; perhaps with a later launch in flight."""
         size, drafts = self.size, max(1, min(4, self.values.get("rejected", 1)))
-        rejected = [Retire("b2", (Outcome("r1", 0, 1),))]
+        rejected: Way = [Retire("b2", (Outcome("r1", 0, 1),))]
         yield [*self.start("r1", size), Schedule("r1", 1 + drafts), Launch("b2"), *rejected]
         yield [*self.start("r1", size - 1), Schedule("r1", 1 + drafts), Launch("b2"), *rejected]
         yield [*self.start("r1", 2 * size - 1), Schedule("r1", 1 + drafts), Launch("b2"), *rejected]
@@ -180,15 +186,19 @@ class Ways:
         """The parent has blocks behind what it has retired: looked ahead for, or in flight."""
         yield [*self.start("r1", self.size), Fork("r1", "c")]
         yield [*self.start("r1", self.size, lookahead=self.size), Fork("r1", "c")]
-        flying = [Submit("r1", ((0, 3 * self.size),)), *self.compute("r1", n=self.size), *self.fly("r1", self.size)]
+        flying: Way = [
+            Submit("r1", ((0, 3 * self.size),)),
+            *self.compute("r1", n=self.size),
+            *self.fly("r1", self.size),
+        ]
         yield [*flying, Fork("r1", "c")]
         yield [*flying, Fork("r1", "c"), Schedule("c", 1), Launch("b9")]
-        ahead = self.start("r1", self.size, lookahead=self.size)
+        ahead: Way = self.start("r1", self.size, lookahead=self.size)
         yield [*ahead, Fork("r1", "c"), *self.compute("c", n=1), *self.compute("r1", n=1)]
 
     def _end(self) -> Iterator[Way]:
         """A request ends with launches in flight, with a load on its way, or with a copy that is only scheduled."""
-        end = _ENDS[self.step]("r1")
+        end: Operation = _ENDS[self.step]("r1")
         if "loading=True" in self.scenario:
             yield [Submit("r1", ((0, self.size + 1),)), Schedule("r1", 0, 0, self.size, True), end, Landed("r1")]
         elif "scheduled=True" in self.scenario:
@@ -196,9 +206,9 @@ class Ways:
         else:
             launches = int(self.scenario.partition("launches=")[2][:1] or 0)
             prompt = Submit("r1", ((0, 4 * self.size),))
-            begun = self.compute("r1", n=self.size)
-            flights = [one for _ in range(launches) for one in self.fly("r1", self.size)]
-            retires = [Retire(one.b) for one in flights if isinstance(one, Launch)]
+            begun: Way = self.compute("r1", n=self.size)
+            flights: Way = [one for _ in range(launches) for one in self.fly("r1", self.size)]
+            retires: Way = [Retire(one.b) for one in flights if isinstance(one, Launch)]
             yield [prompt, *begun, *flights, end, *retires]
             yield [prompt, *begun, Schedule("r1", self.size), Launch("b8"), Schedule("r1", 1), end]
 

@@ -18,19 +18,16 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from kvsan.ci.proofs.equivalence import difference
 from kvsan.ci.proofs.mutations import Module, Mutant, mutants
 from kvsan.ci.proofs.slices import observed
+from kvsan.ci.proofs.subjects import subjects
 from kvsan.ci.proofs.verifier import Verifier
-from kvsan.gpu_kernels.compile.builds import builds
-from kvsan.gpu_kernels.compile.worker import load
-from kvsan.invariants.proofs.kernels.catalogue import specification_of
-from kvsan.invariants.proofs.kernels.lowering import Lowered, lower, ordered_signature
+from kvsan.invariants.proofs.kernels.lowering import Lowered
 from kvsan.invariants.proofs.kernels.parsing import parse
 from kvsan.invariants.proofs.kernels.prover import Subject, prove
 from kvsan.invariants.proofs.kernels.unknown_launch import UnknownLaunch
@@ -78,14 +75,6 @@ class Judged:
         return self.fate in (REFUTED, REJECTED)
 
 
-@lru_cache(maxsize=64)
-def subject_of(kernel: str) -> Subject:
-    """What is proved of a configuration, without theorems: those follow from the specification, whatever the kernel is."""
-    build = next(one for one in builds() if f"{one.name}/{one.configuration}" == kernel)
-    signature = ordered_signature(load(build.kernel), build)
-    return Subject(lower(build), signature, build.constexprs, specification_of(build.name), theorems=False)
-
-
 def mutants_of(subject: Subject) -> list[Mutant]:
     """Every mutant of a kernel that is well-typed and can change what is accessed."""
     text = subject.lowered.text
@@ -101,36 +90,35 @@ def mutants_of(subject: Subject) -> list[Mutant]:
     return [one for one in mutants(module) if verifier.takes(one.text)]
 
 
-def judge(kernel: str, mutant: Mutant, subject: Subject | None = None, limits: Limits = LIMITS) -> Judged:
-    """Prove a mutant as if it were the kernel; ``subject`` stands for the kernel's own."""
+def judge(kernel: str, subject: Subject, mutant: Mutant) -> Judged:
+    """Prove a mutant as if it were the kernel, whose own proof has the same subject but for the text."""
     started = time.process_time()
-    subject = subject or subject_of(kernel)
-    verdict = prove(replace(subject, lowered=Lowered(mutant.text, {}), theorems=False), limits)
+    verdict = prove(replace(subject, lowered=Lowered(mutant.text, {}), theorems=False), LIMITS)
     fate: str = verdict.status
     told = verdict.failed.what if verdict.status == REFUTED and verdict.failed else verdict.reason
     if verdict.status == PROVED:
-        told = difference(subject, mutant.text, limits)
+        told = difference(subject, mutant.text, LIMITS)
         fate = SURVIVED if told else EQUIVALENT
     return Judged(kernel, mutant, fate, told, time.process_time() - started)
 
 
-def judge_all(wanted: Sequence[tuple[str, Mutant]], processes: int) -> Iterator[Judged]:
+def judge_all(wanted: Sequence[tuple[str, Subject, Mutant]], processes: int) -> Iterator[Judged]:
     """Judge mutants of kernels, in their order, in several processes."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         yield from pool.map(judge, *zip(*wanted, strict=True), chunksize=4)
 
 
-def selection(kernels: Iterable[str], each: int) -> list[tuple[str, Mutant]]:
+def selection(kernels: Sequence[str], each: int) -> list[tuple[str, Subject, Mutant]]:
     """Of each kernel and operator ``each`` mutants, spread over the kernel; the same ones every time."""
     chosen = []
-    for kernel in kernels:
+    for kernel, subject in subjects(kernels).items():
         by_operator: dict[str, list[Mutant]] = {}
-        for mutant in mutants_of(subject_of(kernel)):
+        for mutant in mutants_of(subject):
             by_operator.setdefault(mutant.operator, []).append(mutant)
         for alike in by_operator.values():
             count = min(each, len(alike))
-            chosen += [(kernel, alike[len(alike) * (2 * number + 1) // (2 * count)]) for number in range(count)]
+            chosen += [(kernel, subject, alike[len(alike) * (2 * number + 1) // (2 * count)]) for number in range(count)]
     return chosen
 
 

@@ -20,13 +20,6 @@ def quotients_are_read_back(f: Functions, size: Number, whole: Number, rest: Num
     return both(number // size == whole, number % size == rest)
 
 
-@theorem(size=1, number=0)
-def a_number_is_its_quotient_and_rest(f: Functions, size: Number, number: Number) -> Condition:
-    """A number is its quotient times the divisor plus the rest, which is below the divisor."""
-    quotient, rest = number // size, number % size
-    return both(quotient * size + rest == number, quotient >= 0, rest >= 0, rest < size)
-
-
 @theorem(size=1, count=1, number=0)
 def divisions_combine(f: Functions, size: Number, count: Number, number: Number) -> Condition:
     """Division by one size, and of the result by another, is division by both."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvsan.gpu_kernels import formats, tiles
-from kvsan.gpu_kernels.addressing import block_of, first_visible, offset_of
+from kvsan.gpu_kernels.addressing import block_of, first_visible, first_visible_in_chunk, offset_of
 from kvsan.invariants.proofs.kernels.specification import (
     Access,
     At,
@@ -26,7 +26,6 @@ from kvsan.invariants.proofs.term import (
     ceil_div,
     either,
     implies,
-    maximum,
     minimum,
     within,
 )
@@ -52,7 +51,7 @@ def first_seen(k: Any, position: Number) -> Number:
     if k.MASK == tiles.SLIDING.value:
         return first_visible(position, k.span)  # type: ignore[arg-type]
     if k.MASK == tiles.CHUNKED.value:
-        return maximum(position, 0) // k.span * k.span
+        return first_visible_in_chunk(position, k.span)  # type: ignore[arg-type]
     return 0
 
 

@@ -335,8 +335,10 @@ def main() -> int:
     for line in sys.stdin:
         try:
             answer = interpret(json.loads(line))
+        except NotImaginable as error:
+            answer = {"failed": str(error), "too_large": True}
         except Exception as error:  # the process goes on; whoever asked is told
-            answer = {"failed": f"{type(error).__name__}: {error}", "too_large": isinstance(error, NotImaginable)}
+            answer = {"failed": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers)
     return 0
 

@@ -127,6 +127,7 @@ class _Replay:
 
     def _outside(self, kind: str, tensor: str) -> str:
         index = self._case.several("index")
+        self._agree(kind, tensor, lambda one, at: tuple(map(int, one.index(at))) == index, f"element {list(index)}")
         offset = self._launch.offset_of(tensor, index)
         self._expect(self._run(), kind, tensor, self._lane, offset)
         shape = list(self._launch.tensors[tensor].shape)
@@ -136,7 +137,8 @@ class _Replay:
         run = self._run()
         if run.bug is None or run.bug.kind != "overflow":
             raise self._wrong("overflows nowhere", run)
-        return f"replayed: the interpreter reports {run.bug}"
+        elsewhere = f", for {self._place}" if self._place and f"{run.bug.file}:{run.bug.line}" != self._place else ""
+        return f"replayed: the interpreter reports {run.bug}{elsewhere}"
 
     def _bound(self, name: str) -> str:
         value, expected = self._numbers[name], self._numbers[f"expected_{name}"]
@@ -189,7 +191,10 @@ class _Replay:
         if prod(grid) > LARGEST_GRID:
             return f"not replayed: a launch of {prod(grid)} programs"
         access = (self._launch.specification.accesses or ())[theorem.access]
-        index = theorem.index(*(self._numbers[name] for name in theorem.unknowns))
+        unknowns = [self._numbers[name] for name in theorem.unknowns]
+        index = tuple(int(one) for one in theorem.index(*unknowns))
+        if not theorem.given(*unknowns):
+            raise HarnessError(f"replay: {self._launch.name}: element {list(index)} need not be accessed ({self._what})")
         run = self._launch.run(None)
         offset = self._launch.offset_of(access.tensor, index)
         done = any(

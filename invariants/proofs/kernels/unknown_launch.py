@@ -41,6 +41,8 @@ class UnknownLaunch:
                 self._scalars[name] = Term(z3.Int(name))
                 self.assumptions.append(fits(z3.Int(name), int(kind[1:])))
         self.specification: Specification = specify(self)
+        if not isinstance(self.specification, Specification):
+            raise Rejected(f"a specification that is {self.specification!r}: expected a Specification")
         self.assumptions += [condition_of(one) for one in self.specification.assume]
         self.grid = self._three([lift(one) for one in self.specification.grid], z3.IntVal(1))
 

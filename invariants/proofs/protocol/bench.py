@@ -104,8 +104,9 @@ class Keys:
 class Bench:
     """A pool, a manager, and what a scenario says about them.
 
-    ``is_part`` says that the step is a part of a step: what holds of requests between two steps need not hold before it and
-    after it. ``leaves_first`` is the first block to leave the queue where two do. ``hand`` are blocks that are held by a loop which has not put them into a table yet, or has taken them out already.
+    ``hand`` are blocks that are held by a loop which has not put them into a table yet, or has taken them out already.
+    ``leaves_first`` is the first block to leave the queue where two do. ``is_part`` says that the step is a part of one: what
+    holds of requests between two steps need not hold before it and after it.
     """
 
     parts: Parts
@@ -169,7 +170,7 @@ class Bench:
         self.numbers[name] = variable
         if self.values is not None:
             return self.values.get(name, 0)
-        return Truth(variable) if z3.is_bool(variable) else Count(variable)  # type: ignore[arg-type]
+        return Truth(variable) if z3.is_bool(variable) else Count(variable)
 
     def require(self, condition: Condition) -> None:
         """Say what the state before the step is known to be like."""
@@ -238,5 +239,3 @@ class Bench:
         if self.values is None:
             return Truth(self.pool.keys.at(lift(unit)))
         return self.pool.keys[unit] is not None
-
-

@@ -48,9 +48,7 @@ def _free(view: View, u: z3.ArithRef) -> z3.BoolRef:
 
 def _ring(view: View, u: z3.ArithRef) -> z3.BoolRef:
     after, before = view.following(u), view.preceding(u)
-    linked = z3.And(
-        view.in_ring(after), view.preceding(after) == u, view.in_ring(before), view.following(before) == u
-    )
+    linked = z3.And(view.in_ring(after), view.preceding(after) == u, view.in_ring(before), view.following(before) == u)
     inner = z3.And(u != view.units, after != view.units)
     return z3.Implies(view.in_ring(u), z3.And(linked, z3.Implies(inner, view.stamp(u) < view.stamp(after))))
 
@@ -68,11 +66,14 @@ def _hash_of_unit(view: View, u: z3.ArithRef) -> z3.BoolRef:
 def _hash_of_key(view: View, k: z3.ArithRef, i: z3.ArithRef, j: z3.ArithRef | None = None) -> z3.BoolRef:
     """Without ``j`` as it is assumed: a unit that stands at one position only has it as its place."""
     unit, size = view.entry(k, i), view.length(k)
-    sound = z3.And(view.is_unit(unit), view.keyed(unit), view.key(unit) == k)
     if j is None:
-        distinct = view.places(unit)[0] == i
-    else:
-        distinct = z3.Implies(z3.And(j >= 0, j < size, i != j), view.entry(k, j) != unit)
+        return _entry_of(view, k, i, view.places(unit)[0] == i)
+    return _entry_of(view, k, i, z3.Implies(z3.And(j >= 0, j < size, i != j), view.entry(k, j) != unit))
+
+
+def _entry_of(view: View, k: z3.ArithRef, i: z3.ArithRef, distinct: z3.BoolRef) -> z3.BoolRef:
+    unit, size = view.entry(k, i), view.length(k)
+    sound = z3.And(view.is_unit(unit), view.keyed(unit), view.key(unit) == k)
     shape = z3.And(size >= 0, view.listed(k) == (size >= 2))
     return z3.And(shape, z3.Implies(z3.And(i >= 0, i < size), z3.And(sound, distinct)))
 
@@ -86,18 +87,29 @@ def _tail(view: View, u: z3.ArithRef) -> z3.BoolRef:
 LINKS, HASHES = ("_next", "_previous"), ("keys", "by_key")
 
 REFERENCES = Clause(
-    "references", "a block's count is the number of entries that name it: in tables, parked tables, copies", "block", _references
+    "references",
+    "a block's count is the number of entries that name it: in tables, parked tables, copies",
+    "block",
+    _references,
 )
 NULL = Clause("null", "the null block is neither held, nor free, nor hashed", "block", _null)
 ENTRIES = Clause("entries", "what a table names is a block that can be held", "pool", _entries)
 FREE = Clause("free", "a block is in the free queue if and only if nobody holds it", "block", _free)
 RING = Clause("ring", "the free queue is one ring through the sentinel, the longest free first", "block", _ring, LINKS)
-
 NUM_FREE = Clause("num_free", "the length of the free queue as counted is its length", "pool", _num_free)
 HASH_OF_UNIT = Clause("hash", "a block with a hash is in the map under it", "block", _hash_of_unit, HASHES)
-HASH_OF_KEY = Clause("map", "the map names, under a key, the blocks that have it as their hash, each once", "key", _hash_of_key, HASHES)
+HASH_OF_KEY = Clause(
+    "map",
+    "the map names, under a key, the blocks that have it as their hash, each once",
+    "key",
+    _hash_of_key,
+    HASHES,
+)
 TAIL = Clause(
-    "tail", "a block that a request is to write, behind what it has retired or as a copy, is its own alone, without a hash", "block", _tail
+    "tail",
+    "a block that a request is to write, behind what it has retired or as a copy, is its own alone, without a hash",
+    "block",
+    _tail,
 )
 
 CLAUSES = (ENTRIES, REFERENCES, NULL, FREE, RING, NUM_FREE, HASH_OF_UNIT, HASH_OF_KEY, TAIL)

@@ -4,7 +4,8 @@ A column is an unknown function and the writes on top of it. Every index is note
 other end, so that a step is right only if each of its indices is within the column (`Access`).
 
 The hash map has, for each key, a number of units and the units in order; as in the pool, one unit stands for itself and
-several are a list; ``without_lists`` leaves the latter to other proofs. What the pool asks with ``is None``, ``isinstance`` or ``len`` is decided there and then, once for each
+several are a list; ``without_lists`` leaves the latter to
+other proofs. What the pool asks with ``is None``, ``isinstance`` or ``len`` is decided there and then, once for each
 possible answer.
 """
 
@@ -80,18 +81,16 @@ class Column:
 class KeyColumn(Column):
     """A column of keys, some of which are None."""
 
-    def __init__(
-        self, name: str, keyed: Function, key: Function, size: z3.ArithRef, accesses: list[Access]
-    ) -> None:
+    def __init__(self, name: str, keyed: Function, key: Function, size: z3.ArithRef, accesses: list[Access]) -> None:
         super().__init__(name, keyed, size, accesses)
         self._key = key
         self._key_writes: list[Write] = []
 
     def __getitem__(self, index: Number) -> Term | None:  # type: ignore[override]
         place = self._place(index)
-        return Term(self.key_at(place)) if decide(self.at(place)) else None  # type: ignore[arg-type]
+        return Term(self.key_at(place)) if decide(self.at(place)) else None
 
-    def __setitem__(self, index: Number, value: Number | None) -> None:  # type: ignore[override]
+    def __setitem__(self, index: Number, value: Number | None) -> None:
         place = self._place(index)
         if value is not None:
             self._key_writes.append(Write(place, lift(value), self.key_at(place)))
@@ -107,8 +106,8 @@ class UnitOfKey(Term):
 
     __slots__ = ()
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         return int
 
 
@@ -134,7 +133,7 @@ class HashMap:
 
     def entry(self, key: z3.ArithRef, position: z3.ArithRef) -> z3.ArithRef:
         """Unit at a position of a key's units."""
-        return self._entry(key, position)  # type: ignore[return-value]
+        return self._entry(key, position)
 
     def get(self, key: Number, default: None = None) -> UnitOfKey | Units | None:
         """What the pool would get: nothing, a unit, or a list."""

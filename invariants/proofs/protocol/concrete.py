@@ -60,7 +60,11 @@ def replayed(scenario: Callable[[Bench], None], values: Mapping[str, int], parts
     newly = [unit for unit, key in enumerate(bench.pool.keys) if key is not None and keys_before[unit] is None]
     newly = newly if bench.computed else []
     requests = z3.And(*([] if bench.is_part else requests_hold(bench.manager)))
-    judged = [("requests", requests), ("in flight", flights(bench)), *(("computed", publications(bench, z3.IntVal(unit))) for unit in newly)]
+    judged = [
+        ("requests", requests),
+        ("in flight", flights(bench)),
+        *(("computed", publications(bench, z3.IntVal(unit))) for unit in newly),
+    ]
     after += [name for name, condition in judged if z3.is_false(z3.simplify(condition))]
     return before, [*dict.fromkeys(after)]
 
@@ -118,7 +122,11 @@ def broken_clauses(view: View, pool: Any) -> Iterator[str]:
     units = range(pool.num_units + 1)
     keys = {*pool.by_key, *(key for key in pool.keys if key is not None)}
     positions = range(max((len(pool.published(key)) for key in keys), default=1))
-    arguments = {"pool": [()], "block": [(unit,) for unit in units], "key": [*product(keys, positions, positions)]}
+    arguments: dict[str, Any] = {
+        "pool": [()],
+        "block": [(unit,) for unit in units],
+        "key": [*product(keys, positions, positions)],
+    }
     for clause in CLAUSES:
         chosen: Any
         for chosen in arguments[clause.about]:

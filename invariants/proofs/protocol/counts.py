@@ -90,9 +90,14 @@ def _append() -> Lemma:
     counts = _Sum("count", _named(table))
     longer = _Sum("count after", lambda n, u: _one_if(z3.If(n == _m, _v, table(n)) == u))
     text = "an entry behind the others adds one to its block's count"
-    same = _induction("what lies before is counted as before", (counts, longer), lambda n: z3.Implies(n <= _m, longer.of(n, _u) == counts.of(n, _u)))  # fmt: skip
+    same = _induction(
+        "what lies before is counted as before",
+        (counts, longer),
+        lambda n: z3.Implies(n <= _m, longer.of(n, _u) == counts.of(n, _u)),
+    )
     given = (_m >= 0, longer.of(_m, _u) == counts.of(_m, _u), longer.goes_on(_m, _u))
-    return Lemma("append", text, (*same, Obligation(text, given, longer.of(_m + 1, _u) == counts.of(_m, _u) + _one_if(_v == _u))))
+    goal = longer.of(_m + 1, _u) == counts.of(_m, _u) + _one_if(_v == _u)
+    return Lemma("append", text, (*same, Obligation(text, given, goal)))
 
 
 def _pop() -> Lemma:
@@ -133,7 +138,9 @@ def _one_table() -> Lemma:
 def _moved() -> Lemma:
     entries, elsewhere = z3.Function("entries", _INT, _INT, _INT), z3.Function("entries after", _INT, _INT, _INT)
     totals = _Sum("total", entries)
-    swapped = _Sum("total after", lambda o, u: z3.If(o == _i, elsewhere(_i, u), z3.If(o == _j, elsewhere(_j, u), entries(o, u))))
+    swapped = _Sum(
+        "total after", lambda o, u: z3.If(o == _i, elsewhere(_i, u), z3.If(o == _j, elsewhere(_j, u), entries(o, u)))
+    )
 
     def claim(o: z3.ArithRef) -> z3.BoolRef:
         def gained(at: z3.ArithRef) -> z3.ArithRef:

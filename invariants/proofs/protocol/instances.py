@@ -58,9 +58,7 @@ class Ground:
                 self.positions[arguments[1].get_id()] = arguments[1]
 
 
-def instances(
-    view: View, formulas: list[z3.BoolRef], leaves_first: z3.ArithRef | None = None
-) -> list[z3.BoolRef]:
+def instances(view: View, formulas: list[z3.BoolRef], leaves_first: z3.ArithRef | None = None) -> list[z3.BoolRef]:
     """Clauses before a step, for all that the formulas speak of."""
     ground = Ground()
     last = view.following(state.LATEST)
@@ -123,7 +121,7 @@ def small_pool(view: View, units: int, key_names: Iterable[str]) -> list[z3.Bool
     of_unit, of_key = z3.And(*small), view.length(key) <= units
     return [
         view.units == units,
-        *_of_all(view, blocks, keys, blocks[:-1]),  # type: ignore[arg-type]
+        *_of_all(view, blocks, keys, blocks[:-1]),
         *(z3.substitute_vars(of_unit, block) for block in blocks),
         *(z3.substitute_vars(of_key, one) for one in keys),
         *(z3.And(z3.Int(name) >= 1, z3.Int(name) <= KEYS) for name in key_names),
@@ -141,7 +139,9 @@ def _of_all(
         "key": [*product(keys, positions)],
     }
     for clause, condition in _templates(view):
-        yield from (z3.substitute_vars(condition, *chosen) if chosen else condition for chosen in arguments[clause.about])
+        yield from (
+            z3.substitute_vars(condition, *chosen) if chosen else condition for chosen in arguments[clause.about]
+        )
 
 
 _known: dict[tuple[int, ...], tuple[View, list[tuple[Clause, z3.BoolRef]]]] = {}

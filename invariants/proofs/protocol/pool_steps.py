@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kvsan.invariants.proofs.protocol.bench import Bench
 from kvsan.invariants.proofs.protocol.induction import Step
-from kvsan.invariants.proofs.term import lift, negation
+from kvsan.invariants.proofs.term import negation
 
 
 def allocate(bench: Bench) -> None:
@@ -69,9 +69,24 @@ def withdraw(bench: Bench) -> None:
 
 
 POOL_STEPS = (
-    Step("allocate", "Giving a block out evicts what it cached, and nothing else", ("pool.allocate", "pool._unlink", "pool.withdraw"), (allocate,)),
-    Step("touch", "Taking a reference takes a cached block out of the free queue", ("pool.touch", "pool._unlink"), (touch, touch_held)),
-    Step("release", "The last holder's release queues the block, and no other", ("pool.release", "pool.append"), (release,)),
+    Step(
+        "allocate",
+        "Giving a block out evicts what it cached, and nothing else",
+        ("pool.allocate", "pool._unlink", "pool.withdraw"),
+        (allocate,),
+    ),
+    Step(
+        "touch",
+        "Taking a reference takes a cached block out of the free queue",
+        ("pool.touch", "pool._unlink"),
+        (touch, touch_held),
+    ),
+    Step(
+        "release",
+        "The last holder's release queues the block, and no other",
+        ("pool.release", "pool.append"),
+        (release,),
+    ),
     Step("publish", "Publishing adds the block to its key's units", ("pool.publish",), (publish,)),
     Step("withdraw", "Withdrawing takes the block, and only it, out of the map", ("pool.withdraw",), (withdraw,)),
 )

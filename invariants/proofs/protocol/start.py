@@ -69,7 +69,7 @@ def differences(pool_type: type[Any]) -> list[str]:
         pool = pool_type(units)
         links = [following(unit, units, _choose) for unit in range(units + 1)]
         backward = [preceding(unit, units, _choose) for unit in range(units + 1)]
-        expected = (units - 1, [0] * units, [None] * units, {}, links, backward)
+        expected: Any = (units - 1, [0] * units, [None] * units, {}, links, backward)
         made = (pool.num_free, [*pool.references], [*pool.keys], pool.by_key, [*pool._next], [*pool._previous])
         if made != expected:
             found.append(f"a new pool of {units} blocks")

@@ -82,7 +82,7 @@ class _Content:
         return np.where(inside, found, -999)
 
 
-_LARGEST = {"num_blocks": 6, "max_blocks": 5, "num_tokens": 9, "block_size": 12, "num_blocks_of_rank": 3}
+_LARGEST = {"num_blocks": 6, "max_blocks": 5, "num_tokens": 9, "block_size": 12}
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class _Contents:
         if kernel == "move_blocks":
             return self._pairs()
         if kernel == "move_heads":
-            self.scalars["num_blocks"] = self.sizes["num_blocks_of_rank"]
+            self.scalars["num_blocks"] = self.draw.randint(1, 3)
             return {}
         if kernel == "merge_splits":
             self.scalars["stride_ph"] = self.constexprs["SPLITS"]
@@ -148,8 +148,9 @@ class _Contents:
 
     def _pairs(self) -> dict[str, np.ndarray]:
         pairs = self.sizes["num_pairs"]
-        self.sizes["num_blocks"] = 2 * pairs + self.draw.randint(0, 2)
-        blocks = self.draw.sample(range(self.sizes["num_blocks"]), 2 * pairs)
+        for name in ("num_source_blocks", "num_target_blocks"):
+            self.sizes[name] = 2 * pairs + self.draw.randint(0, 2)
+        blocks = self.draw.sample(range(2 * pairs), 2 * pairs)
         self.scalars["stop"] = self.draw.randint(0, self.sizes["block_size"])
         self.scalars["start"] = self.draw.randint(0, self.scalars["stop"])
         return {"source_blocks": np.array(blocks[:pairs]), "target_blocks": np.array(blocks[pairs:])}

@@ -38,19 +38,25 @@ class Desk:
     def refute(self, build: Build, specify: Specify, level: str = "ttir") -> tuple[Build, Subject, Verdict]:
         signature = ordered_signature(load(build.kernel), build)
         exact = level == "ttir"
-        subject = Subject(lower(build, level, None if exact else "sm_90"), signature, build.constexprs, specify, exact, exact)
+        subject = Subject(
+            lower(build, level, None if exact else "sm_90"), signature, build.constexprs, specify, exact, exact
+        )
         return build, subject, prove(subject)
 
     def of(self, name: str, specify: Specify | None = None, level: str = "ttir") -> tuple[Build, Subject, Verdict]:
         broken = self.broken(name)
         return self.refute(broken_build(broken), specify or broken.specification(), level)
 
-    def show(self, name: str, refuted: tuple[Build, Subject, Verdict], contents: Contents | None = None, **numbers: int) -> None:
+    def show(
+        self, name: str, refuted: tuple[Build, Subject, Verdict], contents: Contents | None = None, **numbers: int
+    ) -> None:
         """Replay, with other ``numbers`` and ``contents`` than the solver found if some are given."""
         build, subject, verdict = refuted
         if verdict.case is not None and (numbers or contents):
             case = replace(
-                verdict.case, numbers={**verdict.case.numbers, **numbers}, contents={**verdict.case.contents, **(contents or {})}
+                verdict.case,
+                numbers={**verdict.case.numbers, **numbers},
+                contents={**verdict.case.contents, **(contents or {})},
             )
             verdict = replace(verdict, case=case)
         try:
@@ -65,7 +71,9 @@ def changed(specify: Specify, change: Callable[[Any, Specification], Specificati
 
 def too_few_programs(k: Any, whole: Specification) -> Specification:
     """Tokens rounded down."""
-    return replace(whole, grid=(k.num_tokens // k.TOKENS, whole.grid[1]), assume=(*whole.assume, k.num_tokens >= k.TOKENS))
+    return replace(
+        whole, grid=(k.num_tokens // k.TOKENS, whole.grid[1]), assume=(*whole.assume, k.num_tokens >= k.TOKENS)
+    )
 
 
 def small_blocks(k: Any, whole: Specification) -> Specification:
@@ -100,13 +108,21 @@ def everything(desk: Desk) -> None:
     race = desk.of("reduce-in-one-place")
     desk.show("race", race)
     desk.show("race, of another lane", race, other_lane0=race[2].case.numbers["other_lane0"] + 1)
-    bounds = desk.of("merge-reads-neighbour", changed(only_races, lambda k, whole: replace(whole, tensors=whole.tensors)))
+    bounds = desk.of(
+        "merge-reads-neighbour", changed(only_races, lambda k, whole: replace(whole, tensors=whole.tensors))
+    )
     desk.show("bounds", bounds)
     desk.show("bounds, elsewhere", bounds, offset=bounds[2].case.numbers["offset"] + 1)
     right = desk.broken("padding-block").build()
     left_out = desk.refute(right, changed(reshape_and_cache, too_few_programs))
     desk.show("left out", left_out)
-    desk.show("left out, but is there", left_out, token=0)
+    desk.show(
+        "left out, but need not be there",
+        left_out,
+        contents={"slot_mapping": {(left_out[2].case.numbers["token"],): -1}},
+    )
+    strides = {"stride_block": 2048, "stride_slot": 128, "stride_head": 128}
+    desk.show("left out, but is there", left_out, contents={"slot_mapping": {(0,): 3}}, token=0, head=0, d=0, **strides)
     outside = desk.refute(right, changed(reshape_and_cache, small_blocks))
     desk.show("outside", outside)
     desk.show("outside, elsewhere", outside, index1=outside[2].case.numbers["index1"] + 1)

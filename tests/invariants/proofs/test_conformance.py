@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import z3
 
-from kvsan.ci.proofs.ttir_mutants import subject_of
-from kvsan.gpu_kernels.compile.builds import builds
+from kvsan.ci.proofs.subjects import build_of, subjects
 from kvsan.invariants.proofs.kernels.evaluation import evaluator
 from kvsan.invariants.proofs.kernels.execution import Access, Guard, Loop, Run, execute
 from kvsan.invariants.proofs.kernels.interpreted import Interpreted, Interpreter
@@ -54,13 +53,14 @@ LAUNCHES = 2
 Seen = Counter[tuple[Any, ...]]
 
 
-def test_the_interpreter_accesses_what_the_symbolic_run_says() -> None:
+def test_the_interpreter_accesses_what_the_symbolic_run_says(proved: dict[str, Subject]) -> None:
     compared, kinds, empty = 0, set(), []
     with Interpreter() as interpreter:
         for kernel in KERNELS:
-            before = compared
+            before, subject = compared, proved[kernel]
+            run, places = _run(subject, subject.lowered.text), subject.lowered.places
             for number in range(LAUNCHES):
-                launch, run, places = _drawn(kernel, number)
+                launch = _drawn(kernel, subject, number)
                 real = interpreter.run(launch.concrete)
                 assert not real.error
                 assert real.bug is None
@@ -77,23 +77,30 @@ def test_the_interpreter_accesses_what_the_symbolic_run_says() -> None:
 
 @pytest.mark.parametrize(
     ("change", "to"),
-    [('"arith.divsi"', '"arith.remsi"'), ("predicate = 2 : i64", "predicate = 3 : i64"), ("axis = 1 : i32}> : () ", "axis = 0 : i32}> : () ")],
+    [
+        ('"arith.divsi"', '"arith.remsi"'),
+        ("predicate = 2 : i64", "predicate = 3 : i64"),
+        ("axis = 1 : i32}> : () ", "axis = 0 : i32}> : () "),
+    ],
 )
-def test_other_ir_does_not_conform(change: str, to: str) -> None:
-    launch, _, _ = _drawn("reshape_and_cache/fp16-d80-b32-g4", 0)
+def test_other_ir_does_not_conform(proved: dict[str, Subject], change: str, to: str) -> None:
+    kernel = KERNELS[0]
+    launch, text = _drawn(kernel, proved[kernel], 0), proved[kernel].lowered.text
     with Interpreter() as interpreter:
         real = _seen(interpreter.run(launch.concrete))
-    subject = subject_of("reshape_and_cache/fp16-d80-b32-g4")
-    text = subject.lowered.text
+    assert accesses(_run(proved[kernel], text), launch) == real
     assert change in text
-    assert accesses(_run(subject, text), launch) == real if change == to else accesses(_run(subject, text.replace(change, to)), launch) != real
+    assert accesses(_run(proved[kernel], text.replace(change, to)), launch) != real
 
 
-def _drawn(kernel: str, number: int) -> tuple[RandomLaunch, Run, dict[int, str]]:
-    subject = subject_of(kernel)
-    module = next(one.kernel for one in builds() if f"{one.name}/{one.configuration}" == kernel)
-    draw = random.Random(f"{kernel} {number}")
-    return random_launch(module, subject, draw), _run(subject, subject.lowered.text), dict(subject.lowered.places)
+@pytest.fixture(scope="module")
+def proved() -> dict[str, Subject]:
+    """What is proved of each kernel."""
+    return subjects(KERNELS)
+
+
+def _drawn(kernel: str, subject: Subject, number: int) -> RandomLaunch:
+    return random_launch(build_of(kernel).kernel, subject, random.Random(f"{kernel} {number}"))
 
 
 def _run(subject: Subject, text: str) -> Run:
@@ -108,22 +115,23 @@ def accesses(run: Run, launch: RandomLaunch) -> Seen:
     """Program, kind, tensor, loop variables, lane and offset of every active lane."""
     found: Seen = Counter()
     for access in run.accesses:
-        active = z3.And(*access.scope.conditions, access.active)
-        for where, lanes, given in _instances(run, launch, access):
-            wanted = np.broadcast_to(evaluator(active)(given), access.shape)
-            offsets = np.broadcast_to(evaluator(access.offset)(given), access.shape)
+        active, offset = evaluator(z3.And(*access.scope.conditions, access.active)), evaluator(access.offset)
+        for where, given in _instances(run, launch, access):
+            wanted = np.broadcast_to(active(given), access.shape)
+            offsets = np.broadcast_to(offset(given), access.shape)
             for lane in map(tuple, np.argwhere(wanted).tolist()):
                 found[(*where[:1], access.kind, access.tensor, *where[1:], lane, int(offsets[lane]))] += 1
     return found
 
 
-def guards(run: Run, launch: RandomLaunch, places: dict[int, str]) -> Seen:
+def guards(run: Run, launch: RandomLaunch, places: Mapping[int, str]) -> Seen:
     """Program, place, loop variables and lane of every lane in which a guard keeps data."""
     found: Seen = Counter()
     for guard in run.guards:
-        for where, _, given in _instances(run, launch, guard):
-            if evaluator(z3.And(*guard.scope.conditions))(given):
-                kept = np.broadcast_to(evaluator(guard.condition)(given), guard.shape)
+        inside, condition = evaluator(z3.And(*guard.scope.conditions)), evaluator(guard.condition)
+        for where, given in _instances(run, launch, guard):
+            if inside(given):
+                kept = np.broadcast_to(condition(given), guard.shape)
                 for lane in map(tuple, np.argwhere(kept).tolist()):
                     found[(*where, places[guard.line], lane)] += 1
     return found
@@ -133,42 +141,42 @@ def loops(run: Run, launch: RandomLaunch) -> Seen:
     """Program, loop variables around it, and bounds of every loop that is entered."""
     found: Seen = Counter()
     for loop in run.loops:
-        for where, _, given in _instances(run, launch, loop):
-            if evaluator(z3.And(*loop.scope.conditions))(given):
-                found[(*where, *(int(evaluator(one)(given)) for one in (loop.start, loop.stop, loop.step)))] += 1
+        inside, bounds = evaluator(z3.And(*loop.scope.conditions)), _bounds(loop)
+        for where, given in _instances(run, launch, loop):
+            if inside(given):
+                found[(*where, *(int(one(given)) for one in bounds))] += 1
     return found
 
 
-def _instances(run: Run, launch: RandomLaunch, one: Access | Guard | Loop) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
-    """Program and loop variables, lanes, and everything by name, for each time that something happens."""
+def _instances(run: Run, launch: RandomLaunch, one: Access | Guard | Loop) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Program and loop variables, and everything by name, for each time that something may happen."""
     shape = () if isinstance(one, Loop) else one.shape
-    lanes = np.indices(shape) if shape else []
-    names = {f"lane{axis}": block for axis, block in enumerate(lanes)}
+    names = {f"lane{axis}": block for axis, block in enumerate(np.indices(shape) if shape else [])}
+    names |= {f"undefined.{access.line}": lambda *_: -777 for access in run.accesses}
     grid = (*launch.concrete.grid, 1, 1)[:3]
     around = [next(loop for loop in run.loops if loop.variable.eq(variable)) for variable in one.scope.loops]
+    loops = [(loop.variable.decl().name(), _bounds(loop)) for loop in around]
     for program in product(*map(range, grid)):
-        given = {**launch.given, **names, **{f"program{axis}": number for axis, number in enumerate(program)}, **_Undefined.named(run)}
-        for variables, known in _trips(around, given):
-            yield (program, variables), lanes, known
+        given = {**launch.given, **names, **{f"program{axis}": number for axis, number in enumerate(program)}}
+        for variables, known in _trips(loops, given):
+            yield (program, variables), known
 
 
-def _trips(around: list[Loop], given: dict[str, Any]) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
-    if not around:
+Bounds = tuple[Callable[[Mapping[str, Any]], Any], ...]
+
+
+def _bounds(loop: Loop) -> Bounds:
+    return tuple(map(evaluator, (loop.start, loop.stop, loop.step)))
+
+
+def _trips(loops: list[tuple[str, Bounds]], given: dict[str, Any]) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
+    if not loops:
         yield (), given
         return
-    loop, *inner = around
-    bounds = [int(evaluator(one)(given)) for one in (loop.start, loop.stop, loop.step)]
-    for variable in range(*bounds):
-        for variables, known in _trips(inner, {**given, loop.variable.decl().name(): variable}):
+    (name, bounds), *inner = loops
+    for variable in range(*(int(one(given)) for one in bounds)):
+        for variables, known in _trips(inner, {**given, name: variable}):
             yield (variable, *variables), known
-
-
-class _Undefined:
-    """What lanes hold that a load left undefined: nothing that may matter."""
-
-    @staticmethod
-    def named(run: Run) -> dict[str, Callable[..., int]]:
-        return {f"undefined.{access.line}": lambda *_: -777 for access in run.accesses}
 
 
 # -- the interpreter's
@@ -186,7 +194,7 @@ def _loops_seen(real: Interpreted) -> Seen:
     return Counter((one.program, one.loops, one.start, one.stop, one.step) for one in real.loops)
 
 
-def _guards_seen(real: Interpreted, run: Run, places: dict[int, str]) -> Seen:
+def _guards_seen(real: Interpreted, run: Run, places: Mapping[int, str]) -> Seen:
     """Of the selects in places in which the symbolic run has a guard."""
     wanted = {places[guard.line] for guard in run.guards}
     return Counter((one.program, one.loops, one.place, lane) for one in real.guards if one.place in wanted for lane in one.taken)

@@ -1,0 +1,62 @@
+"""All parts of the proofs in one place: every claim, and who proves it.
+
+A claim is found by its key, ``part/name``, so that processes can hand work to each other as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvsan.ci.proofs import protocol
+from kvsan.invariants.proofs import addressing
+from kvsan.invariants.proofs.kernels import catalogue
+from kvsan.invariants.proofs.kernels.replaying import replay
+from kvsan.invariants.proofs.obligation import PROVED, Claim, Outcome
+from kvsan.invariants.proofs.solver import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part: what it claims, and how one of its claims is proved by name."""
+
+    claims: Callable[[], list[Claim]]
+    prove: Callable[[str, Limits], Outcome]
+
+
+def _prove_kernel(name: str, limits: Limits) -> Outcome:
+    return catalogue.prove(name, limits, replay)
+
+
+PARTS = {
+    addressing.PART: Part(addressing.claims, addressing.prove),
+    catalogue.PART: Part(catalogue.claims, _prove_kernel),
+    protocol.PART: Part(protocol.claims, protocol.prove),
+}
+"""In the order in which they are told."""
+
+
+def all_claims() -> list[Claim]:
+    """Every claim of every part."""
+    return [claim for part in PARTS.values() for claim in part.claims()]
+
+
+def prove_with_seeds(key: str, timeout_ms: int, seeds: int) -> Outcome:
+    """Prove a claim once with each of the solver's seeds; the first outcome that is no proof is the claim's."""
+    part, _, name = key.partition("/")
+    outcome = PARTS[part].prove(name, Limits(timeout_ms, 0))
+    seconds = outcome.seconds
+    for seed in range(1, seeds):
+        if outcome.status != PROVED:
+            break
+        outcome = PARTS[part].prove(name, Limits(timeout_ms, seed))
+        seconds += outcome.seconds
+    return Outcome(
+        outcome.claim,
+        outcome.status,
+        outcome.obligations,
+        seconds,
+        outcome.counterexample,
+        outcome.reason,
+        outcome.limits,
+    )

@@ -1,0 +1,131 @@
+"""A user's kernel, and the file that specifies it.
+
+The file is Python::
+
+    from kvsan.invariants.proofs.kernels.specification import Load, Specification, Store, Tensor
+    from kvsan.invariants.proofs.term import both, within
+
+    SIGNATURE = {"cache": "*bf16", "table": "*i32", "out": "*bf16", "stride": "i32"}    # as Triton names types
+    CONSTEXPRS = {"BLOCK_SIZE": 16, "HEAD_DIM": 128}                                    # or a list of such dicts
+
+    def specify(k):
+        ...
+        return Specification(...)
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from kvsan.gpu_kernels.compile.build import Build, signature
+from kvsan.gpu_kernels.compile.worker import WrongBuild
+from kvsan.harness.verdict import HarnessError, UsageError
+from kvsan.invariants.proofs.kernels.catalogue import STATEMENT, claim_of, prove_build
+from kvsan.invariants.proofs.kernels.ir import Rejected
+from kvsan.invariants.proofs.kernels.lowering import TTIR
+from kvsan.invariants.proofs.kernels.replaying import replay
+from kvsan.invariants.proofs.kernels.specification import Specify
+from kvsan.invariants.proofs.kernels.unknown_launch import UnknownLaunch
+from kvsan.invariants.proofs.obligation import PROVED, Claim, Outcome
+from kvsan.invariants.proofs.solver import Limits
+
+PART = "kernel"
+_SEPARATOR = "\n"
+_WEAK = "every load and store is in bounds, no two programs meet, no integer overflows; which address is right was not specified"
+
+
+def keys(kernel: str, file: Path) -> list[str]:
+    """One key for each configuration of the file; UsageError if file or kernel are not what they should be."""
+    builds, specify = _read(kernel, str(file))
+    for build in builds:
+        _claim(build, specify, file)
+    return [_SEPARATOR.join((kernel, str(file), str(number))) for number in range(len(builds))]
+
+
+def prove(key: str, timeout_ms: int, seeds: int) -> Outcome:
+    """Prove the configuration of a key; UsageError if the specification itself raises."""
+    kernel, file, number = key.split(_SEPARATOR)
+    builds, specify = _read(kernel, file)
+    build = builds[int(number)]
+    claim = _claim(build, specify, Path(file))
+    outcome: Outcome | None = None
+    for seed in range(seeds):
+        try:
+            outcome = prove_build(claim, build, TTIR, None, specify, Limits(timeout_ms, seed), replay)
+        except (UsageError, HarnessError):
+            raise
+        except Exception as error:
+            raise _explained(error, Path(file)) from error
+        if outcome.status != PROVED:
+            break
+    assert outcome is not None
+    return outcome
+
+
+@lru_cache(maxsize=4)
+def _read(kernel: str, file: str) -> tuple[list[Build], Specify]:
+    module = _load(Path(file))
+    for name in ("SIGNATURE", "CONSTEXPRS", "specify"):
+        if not hasattr(module, name):
+            raise UsageError(f"--spec {file}: has no {name}; see docs/proofs.md for what it should have")
+    if not callable(module.specify):
+        raise UsageError(f"--spec {file}: specify is not a function")
+    configurations = module.CONSTEXPRS if isinstance(module.CONSTEXPRS, list) else [module.CONSTEXPRS]
+    builds = []
+    for constexprs in configurations:
+        if not isinstance(constexprs, Mapping) or not isinstance(module.SIGNATURE, Mapping):
+            raise UsageError(f"--spec {file}: expected SIGNATURE to be a dict, CONSTEXPRS a dict or a list of dicts")
+        name = "-".join(f"{key}={value}" for key, value in constexprs.items()).replace(" ", "") or "only"
+        try:
+            types = {argument: kind for argument, kind in module.SIGNATURE.items() if signature({kind: argument})}
+            builds.append(Build(kernel, name, types, dict(constexprs)))
+        except (ValueError, AttributeError) as error:
+            raise UsageError(f"--spec {file}: {error}") from error
+    if not builds:
+        raise UsageError(f"--spec {file}: CONSTEXPRS is empty: expected one configuration at least")
+    return builds, module.specify
+
+
+def _load(path: Path) -> Any:
+    if not path.is_file():
+        raise UsageError(f"--spec {path}: no such file")
+    for folder in ("", str(path.resolve().parent)):  # the kernel may be beside the file, or where the user is
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    found = importlib.util.spec_from_file_location("kvsan_user_specification", path)
+    if found is None or found.loader is None:
+        raise UsageError(f"--spec {path}: is no Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[module.__name__] = module
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        raise _explained(error, path) from error
+    return module
+
+
+def _claim(build: Build, specify: Specify, file: Path) -> Claim:
+    name = f"{build.name}/{build.configuration}"
+    try:
+        launch = UnknownLaunch(build.signature, build.constexprs, specify)
+        statement = STATEMENT if launch.specification.accesses is not None else _WEAK
+        return claim_of(PART, name, build, statement, specify)
+    except (ImportError, WrongBuild) as error:
+        raise UsageError(f"--kernel {build.kernel}: {error}") from error
+    except Exception as error:
+        raise _explained(error, file) from error
+
+
+def _explained(error: Exception, file: Path) -> Exception:
+    """UsageError for what the user's file does; HarnessError for what KVSan does."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == file.name]
+    if frames or isinstance(error, Rejected | WrongBuild):
+        line = f", line {frames[-1].lineno}" if frames else ""
+        return UsageError(f"--spec {file}{line}: {type(error).__name__}: {error}")
+    return HarnessError(f"{type(error).__name__}: {error}")
