@@ -3,6 +3,7 @@
 Out of scope are variants whose mistake is in floats alone, which proofs do not look at (soft caps, scales of whole tensors,
 rescaling of sums, log-sum-exp, codes of small floats: the checks of numbers see those), those of host code, and two that
 add an access (``k-scale-for-v``, ``v-from-rope``): a kernel with more accesses than its specification is rejected.
+``append-stride`` multiplies two strides in int32, which fails first, and is here with int64 as ``append-as-contiguous``.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ OWN = (
     Variant(
         "trip-too-many", "tiles", _NOWHERE, "range(start, stop, TILE)", "range(start, stop + 1, TILE)",
         "one tile too many where the context fills the last one", _NOWHERE,
+    ),
+    Variant(
+        "mask-inverted", "tiles", _NOWHERE,
+        'tl.where(visible, scores, float("-inf"))', 'tl.where(visible, float("-inf"), scores)',
+        "the mask of scores the wrong way round", _NOWHERE,
     ),
     Variant(
         "shard-stride", "copy", _NOWHERE, "+ rank.to(tl.int64) * stride_tr", "+ rank.to(tl.int64) * stride_sr",
@@ -134,6 +140,7 @@ BROKEN = (
     _broken("window-narrow", "paged_decode", f"{_PLAIN}-window", "a loop's start"),
     _broken("chunk-late", "paged_decode", f"{_PLAIN}-chunk", "a loop's start"),
     _broken("window-of-tile", "paged_prefill", f"{_PLAIN}-window", _GUARD),
+    _broken("mask-inverted", "paged_decode", _PLAIN, _GUARD),
     _broken("nvfp4-neighbour", "paged_decode", "nvfp4-d128-b16-g4", _MISMATCH),
     _broken("token-too-many", "paged_decode", _PLAIN, "a loop's stop"),
     _broken("whole-last-block", "paged_decode", _PLAIN, "a loop's stop"),
@@ -169,7 +176,6 @@ BROKEN = (
     _broken("mapping-unguarded", "reshape_and_cache", _PLAIN, _MASK),
     _broken("slot-int32", "reshape_and_cache", _PLAIN, _INT32, types={"slot_mapping": "*i32"}),
     _broken("token-int32", "reshape_and_cache", _PLAIN, _INT32),
-    _broken("append-stride", "reshape_and_cache", _PLAIN, _INT32),
     _broken("append-as-contiguous", "reshape_and_cache", _PLAIN, _MISMATCH),
     _broken("strides-swapped", "reshape_and_cache", _PLAIN, _MISMATCH),
     _broken("v-by-stride-of-k", "reshape_and_cache", _PLAIN, _MISMATCH),

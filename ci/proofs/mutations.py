@@ -8,7 +8,7 @@ address, a mask, a loop, a branch or a guard (`slices`), and kept only if Triton
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kvsan.ci.proofs.slices import Slice
@@ -115,7 +115,7 @@ def _constant(_: Module, line: Line) -> Iterator[list[Line]]:
         yield [replace(line, rest=line.rest.replace(found[0], new, 1))]
 
 
-def _renaming(names: dict[str, tuple[str, ...]]) -> Operator:
+def _renaming(names: Mapping[str, tuple[str, ...]]) -> Operator:
     def make(_: Module, line: Line) -> Iterator[list[Line]]:
         for name in names.get(line.name, ()):
             new = line.renamed(name)

@@ -168,7 +168,7 @@ class Ways:
         yield [*self.start("r1", self.size + 1), Fork("r1", "c"), *self.compute("c", n=1)]
 
     def _landed(self) -> Iterator[Way]:
-        load: Way = [Submit("r1", ((0, self.size + 1),)), Schedule("r1", 0, 0, self.size, True)]
+        load: Way = [Submit("r1", ((0, self.size + 1),)), Schedule("r1", 1, 0, self.size, True)]
         end: Way = [Abort("r1")] if "gone=True" in self.scenario else []
         yield [*load, *end, Landed("r1")]
 
@@ -200,7 +200,7 @@ class Ways:
         """A request ends with launches in flight, with a load on its way, or with a copy that is only scheduled."""
         end: Operation = _ENDS[self.step]("r1")
         if "loading=True" in self.scenario:
-            yield [Submit("r1", ((0, self.size + 1),)), Schedule("r1", 0, 0, self.size, True), end, Landed("r1")]
+            yield [Submit("r1", ((0, self.size + 1),)), Schedule("r1", 1, 0, self.size, True), end, Landed("r1")]
         elif "scheduled=True" in self.scenario:
             yield [*self.start("r0", self.size + 1), Fork("r0", "r1"), Schedule("r1", 1), end]
         else:

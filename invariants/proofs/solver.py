@@ -1,6 +1,9 @@
 """The only place that asks z3: is there a case in which the hypotheses hold and the goal does not?
 
 An answer that is neither yes nor no within the limit is *unknown*, and whoever asks treats it as a failure.
+
+Kernels that differ in floats alone have the same obligations, to the letter. z3 keeps equal expressions once, so that an
+obligation which was shown before in this process, with the same limits, is known by its numbers and not asked again.
 """
 
 from __future__ import annotations
@@ -26,13 +29,24 @@ class Limits:
     smallest: bool = True
 
 
+_Key = tuple[Limits, int, tuple[int, ...]]
+
+_shown: dict[_Key, tuple[z3.ExprRef, ...]] = {}
+_satisfied: dict[_Key, tuple[z3.ExprRef, ...]] = {}
+"""What was shown, and found satisfiable: with the expressions, because a number names one only as long as that lives."""
+
+
 def solve(obligation: Obligation, limits: Limits = Limits()) -> Answer:
     """Show an obligation, or find values that break it, as small as can be."""
     started = time.monotonic()
+    key = _key(limits, obligation.goal, obligation.hypotheses)
+    if key in _shown:
+        return Answer(PROVED, time.monotonic() - started)
     solver = _solver(limits)
     solver.add(*obligation.hypotheses, z3.Not(obligation.goal))
     said = solver.check()
     if said == z3.unsat:
+        _shown[key] = (obligation.goal, *obligation.hypotheses)
         return Answer(PROVED, time.monotonic() - started)
     if said != z3.sat:
         return Answer(UNKNOWN, time.monotonic() - started, reason=solver.reason_unknown())
@@ -44,9 +58,19 @@ def solve(obligation: Obligation, limits: Limits = Limits()) -> Answer:
 
 def satisfiable(conditions: Iterable[z3.BoolRef], limits: Limits = Limits()) -> bool:
     """Whether there is a case in which all conditions hold; False too where the solver cannot say."""
-    solver = _solver(limits)
-    solver.add(*conditions)
-    return bool(solver.check() == z3.sat)
+    kept = tuple(conditions)
+    key = _key(limits, None, kept)
+    if key not in _satisfied:
+        solver = _solver(limits)
+        solver.add(*kept)
+        if solver.check() != z3.sat:
+            return False
+        _satisfied[key] = kept
+    return True
+
+
+def _key(limits: Limits, goal: z3.ExprRef | None, hypotheses: Iterable[z3.ExprRef]) -> _Key:
+    return limits, goal.get_id() if goal is not None else -1, tuple(sorted({one.get_id() for one in hypotheses}))
 
 
 def value_of(model: z3.ModelRef, expression: z3.ExprRef) -> int:

@@ -175,12 +175,15 @@ def condition_of(condition: bool | Truth | Term) -> z3.BoolRef:
 
 
 def decide(condition: z3.BoolRef) -> bool:
-    """Answer for ``if``: at once where the condition is constant, else by who explores; TypeError if nobody does."""
+    """Answer for ``if``: at once where the condition is constant, else by `paths.explore`; TypeError outside of it."""
     simple = z3.simplify(condition)
     if z3.is_true(simple) or z3.is_false(simple):
         return bool(z3.is_true(simple))
     if not _deciders:
-        raise TypeError(f"{simple} is symbolic: its truth is asked for outside of paths.explore")
+        raise TypeError(
+            f"{simple} is symbolic, and Python asks whether it is true: write both(...), one_of(...), either(...) of "
+            "proofs.term for `and`, `or`, `if`; only paths.explore can answer"
+        )
     return _deciders[-1](simple)
 
 

@@ -12,7 +12,13 @@ from kvsan.cli import main
 from kvsan.harness.trace import loads
 from kvsan.invariants.proofs.obligation import PROVED, REFUTED
 
-SLOW = {"aborted_is_published", "trims_too_much", "off_by_one_slot", "rejected_drafts_counted", "duplicate_freed_in_table"}
+SLOW = {
+    "aborted_is_published",
+    "trims_too_much",
+    "off_by_one_slot",
+    "rejected_drafts_counted",
+    "duplicate_freed_in_table",
+}
 EACH = [pytest.param(one, id=one.name, marks=pytest.mark.slow if one.name in SLOW else ()) for one in BROKEN]
 
 

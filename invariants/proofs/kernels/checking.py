@@ -224,7 +224,8 @@ class _Checker:
 
     def complete(self, theorem: Complete) -> Obligation:
         specification = self._launch.specification
-        assert specification.accesses is not None
+        if specification.accesses is None:
+            raise Rejected(f"{theorem.statement!r} is about an access: expected a specification with accesses")
         names = [Term(z3.Int(name)) for name in theorem.unknowns]
         wanted = specification.accesses[theorem.access]
         place = theorem.place(*names)

@@ -24,8 +24,15 @@ LOAD, STORE = "load", "store"
 class Surroundings(Protocol):
     """What a kernel is run in: its arguments, its programs, and what its index tensors hold."""
 
-    programs: tuple[z3.ArithRef, z3.ArithRef, z3.ArithRef]
-    grid: tuple[z3.ArithRef, z3.ArithRef, z3.ArithRef]
+    @property
+    def programs(self) -> tuple[z3.ArithRef, z3.ArithRef, z3.ArithRef]:
+        """Ids of the program."""
+        ...
+
+    @property
+    def grid(self) -> tuple[z3.ArithRef, z3.ArithRef, z3.ArithRef]:
+        """How many programs there are, by dimension."""
+        ...
 
     def scalar(self, name: str) -> z3.ArithRef:
         """An integer argument."""

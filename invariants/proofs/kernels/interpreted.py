@@ -101,7 +101,7 @@ class RecordedLoop:
 
 @dataclass(frozen=True, slots=True)
 class RecordedGuard:
-    """A select between floats: the lanes in which the first was ``taken``, of a block of ``shape``."""
+    """A select between floats: the lanes in which what the kernel computes was ``taken`` and not a constant (`Guard`)."""
 
     program: Program
     place: str

@@ -12,7 +12,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from kvsan.gpu_kernels.interpreter.launch import Launch, lane_at, running, runni
 from kvsan.gpu_kernels.interpreter.memory import LOAD, STORE, Memory
 
 Message = dict[str, Any]
+Method = Callable[..., Any]
 
 ADDRESSES = 1 << 47
 LARGEST_SHADOW = 1 << 31
@@ -178,18 +179,39 @@ class Observed:
             yield variable
         self._variables.pop()
 
-    def select(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Stands in for selects."""
+    def select(self, method: Method) -> Method:
+        """Stands in for selects between floats: what is computed is taken, and not a constant, as in `specification.Guard`."""
 
         def selected(builder: Any, condition: Any, first: Any, second: Any) -> Any:
             launch = running_launch()
             if launch is not None and first.dtype.scalar.is_floating():
                 taken = np.broadcast_to(condition.data, np.broadcast_shapes(condition.data.shape, first.data.shape))
+                if _CONSTANT in first.attr and _CONSTANT not in second.attr:
+                    taken = ~taken.astype(np.bool_)
                 lanes = [list(lane_at(int(one), taken.shape)) for one in np.flatnonzero(taken)]
                 self.guards.append({**self.where(launch), "shape": _shape(taken), "taken": lanes})
             return method(builder, condition, first, second)
 
         return selected
+
+
+_CONSTANT = "kvsan.constant"
+_MAKE_CONSTANTS = ("get_fp16", "get_fp32", "get_fp64", "get_null_value")
+_KEEP_CONSTANTS = (
+    "create_splat", "create_broadcast", "create_expand_dims", "create_fp_ext", "create_fp_trunc", "create_fp_to_fp",
+)  # fmt: skip
+
+
+def _marking(method: Method) -> Method:
+    """Mark what a method of the builder gives as constant, where the blocks that it is given, if any, are."""
+
+    def marked(builder: Any, *operands: Any) -> Any:
+        result = method(builder, *operands)
+        if all(_CONSTANT in one.attr for one in operands if hasattr(one, "attr")):
+            result.set_attr(_CONSTANT, True)
+        return result
+
+    return marked
 
 
 class _OverflowOnly(Memory):
@@ -215,7 +237,8 @@ def interpret(request: Message) -> Message:
     running_now = Launch(triton, function, memory)
     observed = Observed()
     error = ""
-    with _watching(triton, kernel, observed, tensors, windows, launch["grid"], programs) as grid:
+    imagined = ImaginedMemory(triton._interpreter._native, tensors, windows, observed)
+    with _watching(triton, kernel, observed, imagined, launch["grid"], programs) as grid:
         arguments = _arguments(launch, tensors)
         try:
             with running(running_now), interpreter.unchecked(), np.errstate(all="ignore"):
@@ -281,38 +304,36 @@ def _arguments(launch: Message, tensors: list[Imagined]) -> Message:
 
 @contextmanager
 def _watching(
-    triton: Any,
-    kernel: Any,
-    observed: Observed,
-    tensors: list[Imagined],
-    windows: list[int],
-    grid: list[int],
-    programs: Any,
+    triton: Any, kernel: Any, observed: Observed, memory: ImaginedMemory, grid: list[int], programs: Any
 ) -> Iterator[tuple[int, ...]]:
     """Put memory, loops, selects and programs of one launch in place; gives the grid to launch with."""
-    native, builder, select = (
-        triton._interpreter._native,
-        triton.interpreter_builder,
-        triton.InterpreterBuilder.create_select,
-    )
+    builder, methods = triton.interpreter_builder, triton.InterpreterBuilder
     whole = (*grid, 1, 1)[:3]
-    triton._interpreter._native = ImaginedMemory(native, tensors, windows, observed)
-    triton.InterpreterBuilder.create_select = observed.select(select)
-    places = _globals(triton, kernel)
-    for names in places:
-        names["range"] = observed.range
-    if programs is not None:
-        builder.set_grid_dim = lambda *_: setattr(builder, "grid_dim", whole)
-        builder.set_grid_idx = lambda number, *_: setattr(builder, "grid_idx", tuple(programs[number]))
-    try:
+    with ExitStack() as replaced:
+        _replace(replaced, vars(triton._interpreter), "_native", memory)
+        changed = {name: _marking(getattr(methods, name)) for name in (*_MAKE_CONSTANTS, *_KEEP_CONSTANTS)}
+        changed["create_select"] = observed.select(methods.create_select)
+        for name, method in changed.items():
+            replaced.callback(setattr, methods, name, getattr(methods, name))
+            setattr(methods, name, method)
+        for names in _globals(triton, kernel):
+            _replace(replaced, names, "range", observed.range)
+        if programs is not None:
+            _replace(replaced, vars(builder), "set_grid_dim", lambda *_: setattr(builder, "grid_dim", whole))
+            chosen = [tuple(one) for one in programs]
+            _replace(
+                replaced, vars(builder), "set_grid_idx", lambda number, *_: setattr(builder, "grid_idx", chosen[number])
+            )
         yield whole if programs is None else (len(programs), 1, 1)
-    finally:
-        triton._interpreter._native = native
-        triton.InterpreterBuilder.create_select = select
-        for names in places:
-            del names["range"]
-        for name in ("set_grid_dim", "set_grid_idx") if programs is not None else ():
-            delattr(builder, name)
+
+
+def _replace(replaced: ExitStack, names: Message, name: str, value: Any) -> None:
+    """Give a name another value for as long as ``replaced`` is open."""
+    if name in names:
+        replaced.callback(names.__setitem__, name, names[name])
+    else:
+        replaced.callback(names.__delitem__, name)
+    names[name] = value
 
 
 def _globals(triton: Any, kernel: Any) -> list[Message]:

@@ -11,6 +11,7 @@ from kvsan.invariants.proofs.kernels.cases import Case, case_of
 from kvsan.invariants.proofs.kernels.checking import obligations, theorems
 from kvsan.invariants.proofs.kernels.execution import execute
 from kvsan.invariants.proofs.kernels.ir import Function, Rejected
+from kvsan.invariants.proofs.kernels.likely_cases import likelier
 from kvsan.invariants.proofs.kernels.lowering import Lowered
 from kvsan.invariants.proofs.kernels.parsing import parse
 from kvsan.invariants.proofs.kernels.specification import Specify
@@ -73,9 +74,9 @@ def prove(subject: Subject, limits: Limits = Limits()) -> Verdict:  # noqa: B008
     for number, obligation in enumerate(todo):
         answer = solve(obligation, limits)
         if answer.status == REFUTED:
-            return _failed(subject, obligation, answer, number, time.monotonic() - started)
+            return _failed(subject, obligation, answer, number, time.monotonic() - started, limits)
         if answer.status == UNKNOWN:
-            undecided = undecided or _failed(subject, obligation, answer, number, time.monotonic() - started)
+            undecided = undecided or _failed(subject, obligation, answer, number, time.monotonic() - started, limits)
     if undecided is None and (vacuous := _vacuous(todo, limits)):
         reason = f"vacuous: no case is known in which the hypotheses of this hold: {vacuous.what}"
         undecided = Verdict(UNKNOWN, len(todo) - 1, time.monotonic() - started, vacuous, reason=reason)
@@ -103,12 +104,16 @@ def _obligations(subject: Subject, function: Function) -> Iterable[Obligation]:
         yield from theorems(launch, run)
 
 
-def _failed(subject: Subject, obligation: Obligation, answer: Answer, shown: int, seconds: float) -> Verdict:
+def _failed(
+    subject: Subject, obligation: Obligation, answer: Answer, shown: int, seconds: float, limits: Limits
+) -> Verdict:
     place = subject.lowered.places.get(obligation.line, "")
     if answer.status != REFUTED:
         reason = f"{obligation.what}: not decided within the limit ({answer.reason})"
         return Verdict(UNKNOWN, shown, seconds, obligation, None, place, reason)
-    return Verdict(REFUTED, shown, seconds, obligation, case_of(answer.values), place)
+    launch = UnknownLaunch(subject.signature, subject.constexprs, subject.specify, subject.exact)
+    likely = likelier(launch, obligation, answer, limits) if limits.smallest else answer
+    return Verdict(REFUTED, shown, seconds, obligation, case_of(likely.values), place)
 
 
 def _told(case: Case) -> list[str]:

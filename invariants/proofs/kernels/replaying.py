@@ -36,6 +36,7 @@ def replay(
 ) -> str:
     """Run the case of a refuted verdict; one sentence, which begins with "replayed: " or "not replayed: ".
 
+    It ends with the tensors whose elements share memory in the case, if some do: then no case in which they do not is known.
     ``interpreter`` to share a process; ``folder`` is where the module of ``build.kernel`` is, if not among the installed ones.
     HarnessError if the kernel does something other than the verdict says.
     """
@@ -46,9 +47,11 @@ def replay(
             return replay(build, subject, verdict, own, folder)
     case = CaseAsLaunch(build, subject, verdict.case, interpreter, folder)
     try:
-        return _Replay(case, verdict.failed.what, verdict.place, verdict.case).shown()
+        shown = _Replay(case, verdict.failed.what, verdict.place, verdict.case).shown()
     except (TooLarge, Contradiction) as error:
         return f"not replayed: {error}"
+    shared = [name for name in case.tensors if not case.distinct(name)]
+    return shown + (f"; elements of {', '.join(shared)} share memory in this case" if shared else "")
 
 
 class _Replay:
@@ -194,7 +197,9 @@ class _Replay:
         unknowns = [self._numbers[name] for name in theorem.unknowns]
         index = tuple(int(one) for one in theorem.index(*unknowns))
         if not theorem.given(*unknowns):
-            raise HarnessError(f"replay: {self._launch.name}: element {list(index)} need not be accessed ({self._what})")
+            raise HarnessError(
+                f"replay: {self._launch.name}: element {list(index)} need not be accessed ({self._what})"
+            )
         run = self._launch.run(None)
         offset = self._launch.offset_of(access.tensor, index)
         done = any(

@@ -136,5 +136,5 @@ def broken_clauses(view: View, pool: Any) -> Iterator[str]:
 
 
 def _number(index: z3.ArithRef) -> int:
-    number: int = z3.simplify(index).as_long()
+    number: int = (index if z3.is_int_value(index) else z3.simplify(index)).as_long()
     return number

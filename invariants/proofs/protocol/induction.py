@@ -21,7 +21,7 @@ from kvsan.invariants.proofs.protocol.bench import Bench, Parts
 from kvsan.invariants.proofs.protocol.clauses import CLAUSES
 from kvsan.invariants.proofs.protocol.columns import Infeasible
 from kvsan.invariants.proofs.protocol.flights import COMPUTED, IN_FLIGHT, REQUESTS, flights, publications, requests_hold
-from kvsan.invariants.proofs.protocol.instances import instances, of_known, small_pool
+from kvsan.invariants.proofs.protocol.instances import KEYS, instances, of_known, small_pool
 from kvsan.invariants.proofs.solver import Limits, satisfiable, solve
 
 Scenario = Callable[[Bench], None]
@@ -176,15 +176,17 @@ def _show_path(scenario: Scenario, path: Path[Bench], bench: Bench, goals: list[
     answer = solve(Obligation("", (*conditions, *known), wanted), limits)
     if answer.status == PROVED:
         return Shown(PROVED, len(goals), answer.seconds)
-    for goal in goals:
-        for units in SMALL_POOLS:
-            pool = [*path.conditions, *bench.requirements, *_domain(view), *small_pool(view, units, bench.key_names)]
-            pool += [z3.Int("any key") >= 1, z3.Int("any key") <= 3, z3.Int("any position") <= units]
-            values = solve(Obligation(goal.name, tuple(pool), goal.condition, watch=watched(bench, units)), limits)
-            if values.status == REFUTED:
-                if isinstance(bench.error, _NOT_UNDERSTOOD):
-                    return Shown(REJECTED, 0, 0.0, reason=f"{scenario.__name__}: {bench.error}")
-                return Shown(REFUTED, 0, 0.0, Broken(scenario, goal, dict(values.values)))
+    for units in SMALL_POOLS:
+        pool = [*path.conditions, *bench.requirements, *_domain(view), *small_pool(view, units, bench.key_names)]
+        pool += [z3.Int("any key") >= 1, z3.Int("any key") <= KEYS, z3.Int("any position") <= units]
+        if not satisfiable([*pool, z3.Not(wanted)], limits):
+            continue
+        if isinstance(bench.error, _NOT_UNDERSTOOD):
+            return Shown(REJECTED, 0, 0.0, reason=f"{scenario.__name__}: {bench.error}")
+        for goal in goals:
+            found = solve(Obligation(goal.name, tuple(pool), goal.condition, watch=watched(bench, units)), limits)
+            if found.status == REFUTED:
+                return Shown(REFUTED, 0, 0.0, Broken(scenario, goal, dict(found.values)))
     reason = answer.reason or "no proof from the clauses of the blocks involved, and no counterexample in a small pool"
     return Shown(UNKNOWN, 0, 0.0, reason=f"{scenario.__name__}: {reason}")
 

@@ -6,9 +6,13 @@ of the caller (`Bench.hand`); the manager's steps have the tables themselves.
 
 from __future__ import annotations
 
+import z3
+
 from kvsan.invariants.proofs.protocol.bench import Bench
 from kvsan.invariants.proofs.protocol.induction import Step
-from kvsan.invariants.proofs.term import negation
+from kvsan.invariants.proofs.protocol.state import NULL_UNIT, UNITS, keyed
+from kvsan.invariants.proofs.protocol.state import key as hash_of
+from kvsan.invariants.proofs.term import Truth, lift, negation, same
 
 
 def allocate(bench: Bench) -> None:
@@ -68,6 +72,34 @@ def withdraw(bench: Bench) -> None:
     bench.expect("withdrawn", "the block has no hash any more", negation(bench.is_keyed(unit)))
 
 
+def find(bench: Bench) -> None:
+    """A key is looked up."""
+    key = bench.key("key")
+    bench.begin()
+    unit = bench.pool.find(key)
+    if unit is not None:
+        found = z3.And(keyed(lift(unit)), hash_of(lift(unit)) == lift(key), lift(unit) > NULL_UNIT, lift(unit) < UNITS)
+        bench.expect("found", "a block that is found has the key as its hash", Truth(found))
+    else:
+        other = z3.Int("any block")
+        hidden = z3.And(other > NULL_UNIT, other < UNITS, keyed(other), hash_of(other) == lift(key))
+        bench.expect("missed", "what is not found no block has as its hash", Truth(z3.Not(hidden)))
+
+
+def front(bench: Bench) -> None:
+    """The next block to be given out is asked for."""
+    unit = bench.unit("unit")
+    bench.begin()
+    first = bench.pool.front()
+    nothing = bench.pool.num_free == 0
+    bench.expect("empty", "there is none if and only if none is free", nothing if first is None else negation(nothing))
+    if first is not None:
+        bench.expect("first", "the next block to be given out is nobody's", bench.pool.references[first] == 0)
+    queued = bool(bench.pool.is_queued(unit))
+    free = bench.pool.references[unit] == 0
+    bench.expect("queued", "a block is queued, by its links, if and only if nobody holds it", same(free, queued))
+
+
 POOL_STEPS = (
     Step(
         "allocate",
@@ -88,5 +120,7 @@ POOL_STEPS = (
         (release,),
     ),
     Step("publish", "Publishing adds the block to its key's units", ("pool.publish",), (publish,)),
+    Step("find", "A look-up finds a block with the key, if there is one", ("pool.find",), (find,)),
+    Step("front", "The pool knows what is free", ("pool.front", "pool.is_queued"), (front,)),
     Step("withdraw", "Withdrawing takes the block, and only it, out of the map", ("pool.withdraw",), (withdraw,)),
 )

@@ -186,6 +186,4 @@ def _keep_promises(known: KnownLaunch, arrays: Mapping[str, np.ndarray]) -> None
 
 
 def _by_offset(array: np.ndarray, strides: Sequence[int]) -> dict[int, int]:
-    return {
-        int(np.dot(index, strides)): int(array[index]) for index in product(*map(range, array.shape))
-    }
+    return {int(np.dot(index, strides)): int(array[index]) for index in product(*map(range, array.shape))}

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import z3
+from random_launches import RandomLaunch, random_launch
 
 from kvsan.ci.proofs.subjects import build_of, subjects
 from kvsan.invariants.proofs.kernels.evaluation import evaluator
@@ -24,7 +25,6 @@ from kvsan.invariants.proofs.kernels.interpreted import Interpreted, Interpreter
 from kvsan.invariants.proofs.kernels.parsing import parse
 from kvsan.invariants.proofs.kernels.prover import Subject
 from kvsan.invariants.proofs.kernels.unknown_launch import UnknownLaunch
-from random_launches import RandomLaunch, random_launch
 
 KERNELS = (
     "reshape_and_cache/fp16-d80-b32-g4",
@@ -53,23 +53,24 @@ LAUNCHES = 2
 Seen = Counter[tuple[Any, ...]]
 
 
-def test_the_interpreter_accesses_what_the_symbolic_run_says(proved: dict[str, Subject]) -> None:
+def test_the_interpreter_accesses_what_the_symbolic_run_says(
+    proved: dict[str, Subject], interpreter: Interpreter
+) -> None:
     compared, kinds, empty = 0, set(), []
-    with Interpreter() as interpreter:
-        for kernel in KERNELS:
-            before, subject = compared, proved[kernel]
-            run, places = _run(subject, subject.lowered.text), subject.lowered.places
-            for number in range(LAUNCHES):
-                launch = _drawn(kernel, subject, number)
-                real = interpreter.run(launch.concrete)
-                assert not real.error
-                assert real.bug is None
-                assert accesses(run, launch) == _seen(real), f"{kernel}, launch {number}"
-                assert loops(run, launch) == _loops_seen(real), f"{kernel}, launch {number}"
-                assert guards(run, launch, places) == _guards_seen(real, run, places), f"{kernel}, launch {number}"
-                compared += sum(_seen(real).values())
-                kinds |= {(one.how, one.tensor) for one in real.accesses}
-            empty += [kernel] if compared == before else []
+    for kernel in KERNELS:
+        before, subject = compared, proved[kernel]
+        run, places = _run(subject, subject.lowered.text), subject.lowered.places
+        for number in range(LAUNCHES):
+            launch = _drawn(kernel, subject, number)
+            real = interpreter.run(launch.concrete)
+            assert not real.error
+            assert real.bug is None
+            assert accesses(run, launch) == _seen(real), f"{kernel}, launch {number}"
+            assert loops(run, launch) == _loops_seen(real), f"{kernel}, launch {number}"
+            assert guards(run, launch, places) == _guards_seen(real, run, places), f"{kernel}, launch {number}"
+            compared += sum(_seen(real).values())
+            kinds |= {(one.how, one.tensor) for one in real.accesses}
+        empty += [kernel] if compared == before else []
     assert compared >= 10_000
     assert not empty
     assert {how for how, _ in kinds} == {"load", "store"}
@@ -83,11 +84,10 @@ def test_the_interpreter_accesses_what_the_symbolic_run_says(proved: dict[str, S
         ("axis = 1 : i32}> : () ", "axis = 0 : i32}> : () "),
     ],
 )
-def test_other_ir_does_not_conform(proved: dict[str, Subject], change: str, to: str) -> None:
+def test_other_ir_does_not_conform(proved: dict[str, Subject], interpreter: Interpreter, change: str, to: str) -> None:
     kernel = KERNELS[0]
     launch, text = _drawn(kernel, proved[kernel], 0), proved[kernel].lowered.text
-    with Interpreter() as interpreter:
-        real = _seen(interpreter.run(launch.concrete))
+    real = _seen(interpreter.run(launch.concrete))
     assert accesses(_run(proved[kernel], text), launch) == real
     assert change in text
     assert accesses(_run(proved[kernel], text.replace(change, to)), launch) != real
@@ -97,6 +97,13 @@ def test_other_ir_does_not_conform(proved: dict[str, Subject], change: str, to: 
 def proved() -> dict[str, Subject]:
     """What is proved of each kernel."""
     return subjects(KERNELS)
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Interpreter]:
+    """The process that interprets launches."""
+    with Interpreter() as one:
+        yield one
 
 
 def _drawn(kernel: str, subject: Subject, number: int) -> RandomLaunch:
@@ -197,4 +204,6 @@ def _loops_seen(real: Interpreted) -> Seen:
 def _guards_seen(real: Interpreted, run: Run, places: Mapping[int, str]) -> Seen:
     """Of the selects in places in which the symbolic run has a guard."""
     wanted = {places[guard.line] for guard in run.guards}
-    return Counter((one.program, one.loops, one.place, lane) for one in real.guards if one.place in wanted for lane in one.taken)
+    return Counter(
+        (one.program, one.loops, one.place, lane) for one in real.guards if one.place in wanted for lane in one.taken
+    )

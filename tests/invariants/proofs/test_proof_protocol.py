@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,6 +13,7 @@ import z3
 from kvsan.ci.proofs.protocol import claims, prove
 from kvsan.fuzz.generate import Generator
 from kvsan.fuzz.profiles import DEFAULT, FEATURES
+from kvsan.harness.operations import Cancel, Finish, Fork, Launch, Retire, Schedule, Submit
 from kvsan.harness.session import Session
 from kvsan.invariants.proofs.obligation import PROVED, REFUTED, UNKNOWN
 from kvsan.invariants.proofs.paths import explore
@@ -61,31 +64,42 @@ def test_a_lemma_is_about_something(lemma: counts.Lemma) -> None:
 # -- what is assumed is true
 
 
-def states(kind: type[PagedManager], seed: int, operations: int = 60) -> Iterator[PagedManager]:
-    """States of a manager between the operations of a session that is drawn."""
-    manager = kind(10, 2)
-    session = Session(manager, ())
-    generator = Generator(session, DEFAULT, Random(seed), frozenset(FEATURES))
-    for _ in range(operations):
-        session.step(generator.next())
-        yield manager
+FORKING = replace(DEFAULT, weights={**DEFAULT.weights, "Fork": 6.0, "Cancel": 1.0, "Preempt": 0.6})
+SEEN = ("copy on write", "eviction", "Fork", "partial hit", "rejected draft", "Cancel", "Preempt", "abort in flight")
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_every_clause_holds_in_real_sessions(seed: int) -> None:
-    for manager in states(PagedManager, seed):
+def states(counts: Counter[str]) -> Iterator[PagedManager]:
+    """States of a manager in sessions that are drawn: after some forks, cancels and retirements, and with copies."""
+    for seed in range(6):
+        manager = PagedManager(12, 2)
+        session = Session(manager, ())
+        generator = Generator(session, FORKING, Random(seed), frozenset(FEATURES))
+        for number in range(300):
+            operation = generator.next()
+            happened = session.step(operation)
+            copying = any(row.copied for row in manager.batch.values())
+            if (happened and isinstance(operation, Fork | Cancel | Retire) and number % 6 == 0) or (
+                copying and number % 2 == 0
+            ):
+                yield manager
+        counts.update(session.counts)
+
+
+def test_every_clause_holds_in_real_sessions() -> None:
+    counts: Counter[str] = Counter()
+    for manager in states(counts):
         view = view_of(manager.pool, holdings_of(manager))
         assert [*broken_clauses(view, manager.pool)] == []
         assert z3.is_true(z3.simplify(z3.And(*requests_hold(manager))))
+    assert [what for what in SEEN if not counts[what]] == []
 
 
 def test_a_clause_that_does_not_hold_is_noticed_in_a_session() -> None:
-    seen = {
-        name
-        for manager in states(MUTANTS["freed_while_shared"], 1, 120)
-        for name in broken_clauses(view_of(manager.pool, holdings_of(manager)), manager.pool)
-    }
-    assert "free" in seen
+    manager = MUTANTS["freed_while_shared"](4, 2)
+    session = Session(manager, ())
+    for operation in (Submit("r", ((0, 2),)), Schedule("r", 2), Launch("b"), Retire("b"), Fork("r", "c"), Finish("r")):
+        session.step(operation)
+    assert [*broken_clauses(view_of(manager.pool, holdings_of(manager)), manager.pool)] == ["free"]
 
 
 # -- what is wrong is noticed

@@ -180,7 +180,7 @@ def test_overflow_is_reported_in_the_width_of_the_argument(interpreter: Interpre
 
 
 def test_a_launch_of_more_than_all_addresses_is_refused(interpreter: Interpreter) -> None:
-    with pytest.raises(TooLarge, match="keys spans .* GiB"):
+    with pytest.raises(TooLarge, match="keys spans 8388608 GiB"):
         interpreter.run(written({0: 5}, 2**40))
 
 
