@@ -11,7 +11,7 @@ from typing import Any
 from kvsan.gpu_kernels.compile.build import TARGETS, Build
 from kvsan.gpu_kernels.compile.builds import builds
 from kvsan.gpu_kernels.compile.worker import load
-from kvsan.invariants.proofs.kernels import attention_specs, page_specs
+from kvsan.invariants.proofs.kernels import decode_specs, page_specs, prefill_specs
 from kvsan.invariants.proofs.kernels.lowering import TTGIR, TTIR, lower, ordered_signature
 from kvsan.invariants.proofs.kernels.prover import Subject, Verdict
 from kvsan.invariants.proofs.kernels.prover import prove as prove_subject
@@ -41,7 +41,7 @@ GENERAL = (
 
 def specification_of(name: str) -> Specify:
     """The specification of a kernel of this repository; KeyError if it has none."""
-    for module in (attention_specs, page_specs):
+    for module in (decode_specs, prefill_specs, page_specs):
         found: Specify | None = getattr(module, name, None)
         if found is not None:
             return found

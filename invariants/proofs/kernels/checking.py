@@ -21,7 +21,6 @@ from kvsan.invariants.proofs.obligation import Obligation
 from kvsan.invariants.proofs.term import Condition, Number, Term, condition_of, lift, within
 
 
-
 def obligations(launch: UnknownLaunch, run: Run) -> Iterator[Obligation]:
     """Everything that is to be shown of a kernel, line by line: what fails first is where things go wrong.
 
@@ -224,8 +223,7 @@ class _Checker:
 
     def complete(self, theorem: Complete) -> Obligation:
         specification = self._launch.specification
-        if specification.accesses is None:
-            raise Rejected(f"{theorem.statement!r} is about an access: expected a specification with accesses")
+        assert specification.accesses is not None
         names = [Term(z3.Int(name)) for name in theorem.unknowns]
         wanted = specification.accesses[theorem.access]
         place = theorem.place(*names)

@@ -227,7 +227,7 @@ def gather_tokens(k: Any) -> Specification:
         },
         accesses=accesses,
         assume=(
-            0 <= k.start, k.start < k.stop, k.stop <= POSITIONS, k.stop <= entries * k.BLOCK_SIZE,
+            k.start >= 0, k.start < k.stop, k.stop <= POSITIONS, k.stop <= entries * k.BLOCK_SIZE,
             *strides(k, "stride_block stride_slot stride_head stride_rt stride_rh"),
             *strides(k, "scale_stride_block scale_stride_slot scale_stride_head"),
         ),
@@ -284,7 +284,7 @@ def move_blocks(k: Any) -> Specification:
             Store("target", element("target_blocks"), moved),
         ),
         assume=(
-            0 <= k.start, k.start <= k.stop, k.stop <= slots, ceil_div(slots, k.SLOTS) <= LARGEST_GRID,
+            k.start >= 0, k.start <= k.stop, k.stop <= slots, ceil_div(slots, k.SLOTS) <= LARGEST_GRID,
             *strides(k, "stride_sb stride_ss stride_sh stride_tb stride_ts stride_th"),
         ),
         loops=(),

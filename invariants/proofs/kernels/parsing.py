@@ -7,7 +7,9 @@ from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects import builtin
-from xdsl.ir import Attribute, Block as ParsedBlock, Operation as ParsedOperation, SSAValue
+from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Block as ParsedBlock
+from xdsl.ir import Operation as ParsedOperation
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError
 

@@ -61,19 +61,12 @@ _SIGNED: dict[int, Callable[[z3.ArithRef, z3.ArithRef], z3.BoolRef]] = {
 _UNSIGNED = {6: _SIGNED[2], 7: _SIGNED[3], 8: _SIGNED[4], 9: _SIGNED[5]}
 
 _ON_DATA = frozenset(
-    """arith.addf arith.subf arith.mulf arith.divf arith.negf arith.remf arith.maxnumf arith.minnumf arith.maximumf
-    arith.minimumf arith.extf arith.truncf arith.sitofp arith.uitofp arith.fptosi arith.fptoui arith.bitcast arith.cmpf
-    math.exp math.exp2 math.log math.log2 math.sqrt math.rsqrt math.absf math.fma math.floor math.ceil math.tanh math.erf
-    math.sin math.cos tt.bitcast tt.fp_to_fp tt.precise_divf tt.precise_sqrt tt.clampf tt.dot tt.dot_scaled tt.reduce
-    tt.reshape tt.split tt.join tt.cat tt.mulhiui""".split()
+    ["arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf", "arith.remf", "arith.maxnumf", "arith.minnumf", "arith.maximumf", "arith.minimumf", "arith.extf", "arith.truncf", "arith.sitofp", "arith.uitofp", "arith.fptosi", "arith.fptoui", "arith.bitcast", "arith.cmpf", "math.exp", "math.exp2", "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.absf", "math.fma", "math.floor", "math.ceil", "math.tanh", "math.erf", "math.sin", "math.cos", "tt.bitcast", "tt.fp_to_fp", "tt.precise_divf", "tt.precise_sqrt", "tt.clampf", "tt.dot", "tt.dot_scaled", "tt.reduce", "tt.reshape", "tt.split", "tt.join", "tt.cat", "tt.mulhiui"]
 )
 """Their results are data whatever their operands are: nothing is known of a float, and addresses made of it are refused."""
 
 _SHARED_MEMORY = frozenset(
-    """ttg.local_alloc ttg.local_load ttg.local_store ttg.local_dealloc ttg.memdesc_trans ttg.memdesc_index
-    ttg.memdesc_subslice ttng.fence_async_shared ttng.warp_group_dot ttng.warp_group_dot_wait ttng.tmem_alloc
-    ttng.tmem_store ttng.tmem_load ttng.init_barrier ttng.inval_barrier ttng.wait_barrier ttng.tc_gen5_mma
-    gpu.barrier ttg.barrier""".split()
+    ["ttg.local_alloc", "ttg.local_load", "ttg.local_store", "ttg.local_dealloc", "ttg.memdesc_trans", "ttg.memdesc_index", "ttg.memdesc_subslice", "ttng.fence_async_shared", "ttng.warp_group_dot", "ttng.warp_group_dot_wait", "ttng.tmem_alloc", "ttng.tmem_store", "ttng.tmem_load", "ttng.init_barrier", "ttng.inval_barrier", "ttng.wait_barrier", "ttng.tc_gen5_mma", "gpu.barrier", "ttg.barrier"]
 )
 """TTGIR: tiles on their way through memory that is on the chip. What they hold is data."""
 

@@ -114,12 +114,12 @@ class Access:
     where: Callable[[At], Condition] = always
 
 
-def Load(tensor: str, index: Callable[[At], Index], where: Callable[[At], Condition] = always) -> Access:  # noqa: N802
+def Load(tensor: str, index: Callable[[At], Index], where: Callable[[At], Condition] = always) -> Access:
     """A load."""
     return Access(LOAD, tensor, index, where)
 
 
-def Store(tensor: str, index: Callable[[At], Index], where: Callable[[At], Condition] = always) -> Access:  # noqa: N802
+def Store(tensor: str, index: Callable[[At], Index], where: Callable[[At], Condition] = always) -> Access:
     """A store."""
     return Access(STORE, tensor, index, where)
 

@@ -11,7 +11,7 @@ import z3
 from kvsan.invariants.proofs.kernels.execution import Access as Accessed
 from kvsan.invariants.proofs.kernels.ir import Rejected
 from kvsan.invariants.proofs.kernels.semantics import fits
-from kvsan.invariants.proofs.kernels.specification import Access, At, Specification, Specify
+from kvsan.invariants.proofs.kernels.specification import Access, At, Complete, Specification, Specify
 from kvsan.invariants.proofs.term import Number, Term, Truth, condition_of, lift, within
 
 LARGEST_SIZE = 2**31 - 1
@@ -43,6 +43,9 @@ class UnknownLaunch:
         self.specification: Specification = specify(self)
         if not isinstance(self.specification, Specification):
             raise Rejected(f"a specification that is {self.specification!r}: expected a Specification")
+        needing = [one for one in self.specification.theorems if isinstance(one, Complete)]
+        if needing and self.specification.accesses is None:
+            raise Rejected(f"{needing[0].statement!r} is about an access: expected a specification with accesses")
         self.assumptions += [condition_of(one) for one in self.specification.assume]
         self.grid = self._three([lift(one) for one in self.specification.grid], z3.IntVal(1))
 
