@@ -39,11 +39,19 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--kernel", metavar="MODULE:FUNCTION", help="a Triton kernel of your own, with --spec")
     parser.add_argument("--spec", type=Path, metavar="FILE", help="its specification, a Python file (docs/proofs.md)")
-    parser.add_argument("--broken", metavar="NAME", help="a seeded mistake instead, to see what a refutation looks like")
-    parser.add_argument("--list", action="store_true", help="list claims and seeded mistakes, and prove nothing")
-    parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="prove with N seeds of the solver (default: 1)")
     parser.add_argument(
-        "--timeout", type=duration, default=20.0, metavar="TIME", help="for each obligation (default: 20s); then it is unknown"
+        "--broken", metavar="NAME", help="a seeded mistake instead, to see what a refutation looks like"
+    )
+    parser.add_argument("--list", action="store_true", help="list claims and seeded mistakes, and prove nothing")
+    parser.add_argument(
+        "--seeds", type=positive, default=1, metavar="N", help="prove with N seeds of the solver (default: 1)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=duration,
+        default=20.0,
+        metavar="TIME",
+        help="for each obligation (default: 20s); then it is unknown",
     )
     parser.add_argument("--workers", type=positive, metavar="N", help="processes that prove (default: one a core)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write a certificate to FILE")
@@ -82,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_arguments(args: argparse.Namespace) -> None:
     if bool(args.kernel) != bool(args.spec):
-        raise UsageError("--kernel and --spec belong together: a kernel as module:function, and the file that specifies it")
+        raise UsageError(
+            "--kernel and --spec belong together: a kernel as module:function, and the file that specifies it"
+        )
     ways = [name for name in ("kernel", "broken", "list") if getattr(args, name)]
     if len(ways) > 1 or (ways and (args.part or args.claim)):
         names = [*ways, *(name for name in ("part", "claim") if getattr(args, name))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from kvsan.ci.proofs import broken_addressing, broken_kernels, broken_protocol, int32_pools, protocol
 from kvsan.gpu_kernels.compile.build import Build
@@ -57,7 +58,7 @@ def _prove(name: str, limits: Limits) -> Outcome:
         claim = claim_of("kernel", f"{name}/{build.name}", build, STATEMENT, specify)
         subject = Subject(lower(build), ordered_signature(load(build.kernel), build), build.constexprs, specify)
         verdict = prove_subject(subject, limits)
-        return outcome_of(claim, build, subject, verdict, lambda *found: replay(*found, folder=folder))
+        return outcome_of(claim, build, subject, verdict, partial(replay, folder=folder))
 
 
 @contextmanager

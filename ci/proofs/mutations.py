@@ -88,7 +88,7 @@ def mutants(module: Module) -> Iterator[Mutant]:
                 text = module.with_lines(line.number, new)
                 if text not in seen:
                     seen.add(text)
-                    change = f"{_short(line)}  ->  {'; '.join(map(_short, new))}"
+                    change = f"{_short(line)}  ->  {'; '.join(map(_short, new)) or 'nothing'}"
                     yield Mutant(operator, line.number, change, text)
 
 
@@ -174,6 +174,12 @@ def _mask(_: Module, line: Line) -> Iterator[list[Line]]:
         rest = rest.replace("operandSegmentSizes = array<i32: 1, 1, 1>", "operandSegmentSizes = array<i32: 1, 0, 0>")
         rest = rest.replace("operandSegmentSizes = array<i32: 1, 1, 0>", "operandSegmentSizes = array<i32: 1, 0, 0>")
         yield [replace(line, operands=line.operands[:kept], rest=rest)]
+
+
+def _store(_: Module, line: Line) -> Iterator[list[Line]]:
+    """A store left out, or made twice."""
+    if line.name == "tt.store":
+        yield from ([], [line, line])
 
 
 @_where_it_matters
@@ -287,6 +293,7 @@ OPERATORS: dict[str, Operator] = {
     "conjunct": _conjunct,
     "term": _term,
     "mask": _mask,
+    "store": _store,
     "program": _program,
     "argument": _argument,
     "order": _order,

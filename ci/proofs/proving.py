@@ -1,4 +1,4 @@
-"""Claims on several processes. Work travels as keys of claims, results as data; a process that dies is an error of the harness."""
+"""Claims on several processes: work travels as keys, results as data; a process that dies is an error of the harness."""
 
 from __future__ import annotations
 

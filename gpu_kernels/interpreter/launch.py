@@ -69,9 +69,7 @@ class Launch:
         )
         raise self.bug
 
-    def check_arguments(
-        self, arguments: Mapping[str, Any], constexprs: Sequence[str], grid: tuple[int, ...]
-    ) -> None:
+    def check_arguments(self, arguments: Mapping[str, Any], constexprs: Sequence[str], grid: tuple[int, ...]) -> None:
         """Raise KernelBug, of kind ``precondition``, if the launch is given what its kernel does not allow."""
         name = f"{self.function.__module__}:{self.function.__name__}"
         for precondition in preconditions:

@@ -23,7 +23,7 @@ from kvsan.ci.proofs.ttir_mutants import (
     table,
 )
 from kvsan.ci.proofs.verifier import Verifier
-from kvsan.invariants.proofs.kernels.attention_specs import paged_decode
+from kvsan.invariants.proofs.kernels.catalogue import specification_of
 from kvsan.invariants.proofs.kernels.prover import Subject
 from kvsan.invariants.proofs.kernels.specification import Specification
 from kvsan.invariants.proofs.obligation import REFUTED, UNKNOWN
@@ -77,7 +77,7 @@ def test_a_specification_with_a_hole_lets_a_mutant_survive(proved: dict[str, Sub
 
 
 def _says_nothing_of_masks(k: Any) -> Specification:
-    return replace(paged_decode(k), guards=None)
+    return replace(specification_of("paged_decode")(k), guards=None)
 
 
 def test_what_is_refuted_is_not_equivalent(write: Subject) -> None:

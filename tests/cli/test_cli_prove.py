@@ -87,7 +87,11 @@ def test_a_broken_protocol_leaves_a_trace_that_replay_runs(tmp_path: Path) -> No
     assert done.returncode == 1, done.stderr
     (trace,) = tmp_path.glob("*.trace.json")
     replayed = subprocess.run(
-        [sys.executable, "-m", "kvsan.cli", "replay", str(trace)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "kvsan.cli", "replay", str(trace)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert replayed.returncode == 1, replayed.stdout + replayed.stderr
 
@@ -125,9 +129,7 @@ def test_without_accesses_bounds_and_races_are_still_shown(example: Path) -> Non
     text = (example / "gather_spec.py").read_text()
     (example / "gather_spec.py").write_text(re.sub(r"theorems=\(.*\n        \),\n", "", text, flags=re.DOTALL))
     change(example / "gather_spec.py", "(k.stride_block, k.HEAD_DIM, 1)", "(k.BLOCK_SIZE * k.HEAD_DIM, k.HEAD_DIM, 1)")
-    change(
-        example / "gather_spec.py", "k.stride_block >= 0", "k.stride_block == k.BLOCK_SIZE * k.HEAD_DIM"
-    )
+    change(example / "gather_spec.py", "k.stride_block >= 0", "k.stride_block == k.BLOCK_SIZE * k.HEAD_DIM")
     assert prove(example, *OWN, "--verbose").returncode == 0
     change(example / "mygather.py", "mask = (position < length)", "mask = (position < length + 1)")
     done = prove(example, *OWN)

@@ -50,7 +50,7 @@ def first_seen(k: Any, position: Number) -> Number:
 
 
 def paged_tensors(
-    k: Any, rows: Number, kv_heads: Number, blocks: Number, first: Callable[[Number], Number]
+    k: Any, rows: Number, kv_heads: Number, blocks: Number, first: Callable[[Number], Any]
 ) -> dict[str, Tensor]:
     """The cache, its scales, block tables and lengths; ``first(row)`` is the first position that a row looks at."""
     width = k.HEAD_DIM // 2 if k.FORMAT == formats.NVFP4 else k.HEAD_DIM
@@ -74,7 +74,7 @@ def lengths(k: Any) -> Number:
     return minimum(k.size("max_blocks", most=POSITIONS) * k.BLOCK_SIZE, POSITIONS)
 
 
-def table(k: Any, rows: Number, blocks: Number, first: Callable[[Number], Number]) -> Tensor:
+def table(k: Any, rows: Number, blocks: Number, first: Callable[[Number], Any]) -> Tensor:
     """Block tables: entries from the first position that a row looks at to its length name blocks, others hold anything."""
     return Tensor(
         (rows, k.size("max_blocks", most=POSITIONS)),

@@ -1,7 +1,7 @@
 """One concrete case that breaks an obligation: sizes, arguments, contents, and where it happens.
 
-Values come from the solver under names of their own; `case_of` sorts them. A content that was read has a name for itself and one for
-each index: ``block_tables:0`` is what ``block_tables`` holds at ``block_tables:0:0``, ``block_tables:0:1``.
+Values come from the solver under names of their own; `case_of` sorts them. A content that was read has a name for itself and
+one for each index: ``block_tables:0`` is what ``block_tables`` holds at ``block_tables:0:0``, ``block_tables:0:1``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Case:
 
     def several(self, name: str) -> tuple[int, ...]:
         """``program``, ``lane``, ``loop`` and the like, as many numbers as there are."""
-        found = []
+        found: list[int] = []
         while f"{name}{len(found)}" in self.numbers:
             found.append(self.numbers[f"{name}{len(found)}"])
         return tuple(found)
@@ -52,7 +52,7 @@ def case_of(values: Values) -> Case:
     numbers = {name: value for name, value in values.items() if ":" not in name}
     contents: dict[str, dict[tuple[int, ...], int]] = {}
     for name in _reads(values):
-        index = []
+        index: list[int] = []
         while index_name(name, len(index)) in values:
             index.append(values[index_name(name, len(index))])
         contents.setdefault(name.partition(":")[0], {})[tuple(index)] = values[name]

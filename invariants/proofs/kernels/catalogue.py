@@ -11,7 +11,7 @@ from typing import Any
 from kvsan.gpu_kernels.compile.build import TARGETS, Build
 from kvsan.gpu_kernels.compile.builds import builds
 from kvsan.gpu_kernels.compile.worker import load
-from kvsan.invariants.proofs.kernels import decode_specs, page_specs, prefill_specs
+from kvsan.invariants.proofs.kernels import decode_specs, move_specs, prefill_specs, write_specs
 from kvsan.invariants.proofs.kernels.lowering import TTGIR, TTIR, lower, ordered_signature
 from kvsan.invariants.proofs.kernels.prover import Subject, Verdict
 from kvsan.invariants.proofs.kernels.prover import prove as prove_subject
@@ -26,22 +26,23 @@ Replay = Callable[[Build, Subject, Verdict], str]
 """Runs a counterexample on the real kernel, and says what that showed."""
 
 STATEMENT = (
-    "every load and store is at the element that the specification names, where and only where it says, hence in bounds; no two "
-    "programs meet; nothing is left out; loops cover exactly the visible context; no integer overflows"
+    "every load and store is at the element that the specification names, where and only where it says, hence in bounds; no "
+    "two programs meet; nothing is left out; loops cover exactly the visible context; no integer overflows"
 )
 _LAYOUTS = (
-    "as the compiler lays it out for {target} (num_stages 1): every load and store is at the element that the specification names, "
-    "where and only where it says; loops cover exactly the visible context; no integer overflows"
+    "as the compiler lays it out for {target} (num_stages 1): every load and store is at the element that the specification "
+    "names, where and only where it says; loops cover exactly the visible context; no integer overflows"
 )
 GENERAL = (
-    "Tensors have the shapes and strides of the specification; elements at different indexes, and different tensors, are different memory.",
+    "Tensors have the shapes and strides of the specification; elements at different indexes, and different tensors, are "
+    "different memory.",
     "Floats, and bits of codes, are data: nothing is claimed about them.",
 )
 
 
 def specification_of(name: str) -> Specify:
     """The specification of a kernel of this repository; KeyError if it has none."""
-    for module in (decode_specs, prefill_specs, page_specs):
+    for module in (decode_specs, prefill_specs, write_specs, move_specs):
         found: Specify | None = getattr(module, name, None)
         if found is not None:
             return found
@@ -70,7 +71,9 @@ def claims() -> list[Claim]:
 def prove(name: str, limits: Limits, replay: Replay | None = None) -> Outcome:
     """Prove one claim by name."""
     build, level, target = _subjects()[name]
-    return prove_build(_claim(name, build, level, target), build, level, target, specification_of(build.name), limits, replay)
+    return prove_build(
+        _claim(name, build, level, target), build, level, target, specification_of(build.name), limits, replay
+    )
 
 
 def prove_build(

@@ -16,6 +16,7 @@ from kvsan.invariants.proofs.kernels.cases import TWIN, index_name, read_name
 from kvsan.invariants.proofs.kernels.execution import STORE, Access, Run, Scope
 from kvsan.invariants.proofs.kernels.ir import Rejected
 from kvsan.invariants.proofs.kernels.specification import At, Complete, Loop, Tensor, Theorem
+from kvsan.invariants.proofs.kernels.symbols import parts_of
 from kvsan.invariants.proofs.kernels.unknown_launch import UnknownLaunch, at
 from kvsan.invariants.proofs.obligation import Obligation
 from kvsan.invariants.proofs.term import Condition, Number, Term, condition_of, lift, within
@@ -75,7 +76,9 @@ class _Checker:
         found = Counter((one.kind, one.tensor) for one in self._run.accesses)
         for key in expected | found:
             if expected[key] > found[key] or (self._launch.exact and expected[key] < found[key]):
-                raise Rejected(f"{found[key]} {key[0]}s of {key[1]} in the kernel, {expected[key]} in its specification")
+                raise Rejected(
+                    f"{found[key]} {key[0]}s of {key[1]} in the kernel, {expected[key]} in its specification"
+                )
         for access in self._run.accesses:
             known = [*self._scoped(access.scope), *_ranges(access.lanes, access.shape)]
             active = z3.And(*access.scope.conditions, access.active)
@@ -90,7 +93,13 @@ class _Checker:
             )
             more = {"offset": access.offset, "expected_offset": offset}
             yield self._obligation(
-                f"{name}: the address", [*known, active], access.offset == offset, access.line, access.lanes, access.scope, more
+                f"{name}: the address",
+                [*known, active],
+                access.offset == offset,
+                access.line,
+                access.lanes,
+                access.scope,
+                more,
             )
 
     def bounds(self) -> Iterator[Obligation]:
@@ -98,7 +107,9 @@ class _Checker:
         for access in self._run.accesses:
             tensor = self._tensor(access.tensor)
             last = _offset(tensor, tuple(size - 1 for size in tensor.shape))
-            inside = z3.And(access.offset >= 0, access.offset <= lift(last), *(lift(size) >= 1 for size in tensor.shape))
+            inside = z3.And(
+                access.offset >= 0, access.offset <= lift(last), *(lift(size) >= 1 for size in tensor.shape)
+            )
             known = [*self._scoped(access.scope), *_ranges(access.lanes, access.shape), *access.scope.conditions]
             yield self._obligation(
                 f"{access.kind} {access.tensor}: out of bounds", [*known, access.active], inside, access.line, access.lanes,
@@ -121,7 +132,9 @@ class _Checker:
                 ("step", loop.step, expected.step),
             ):  # fmt: skip
                 more = {name: value, f"expected_{name}": lift(formula)}
-                yield self._obligation(f"a loop's {name}", known, value == lift(formula), loop.line, (), loop.scope, more)
+                yield self._obligation(
+                    f"a loop's {name}", known, value == lift(formula), loop.line, (), loop.scope, more
+                )
             yield self._every_position(expected)
         for guard, expected_guard in zip(self._run.guards, specification.guards or (), strict=False):
             place = At(_three(self._programs), tuple(map(Term, guard.lanes)), tuple(map(Term, guard.scope.loops)))
@@ -137,7 +150,14 @@ class _Checker:
         position, start, stop, other, lane = z3.Ints("position start stop other_trip other_lane")
         step = loop.step
         trip = (position - start) / step
-        known = [start <= position, position < stop, other >= 0, lane >= 0, lane < step, start + other * step + lane == position]
+        known = [
+            start <= position,
+            position < stop,
+            other >= 0,
+            lane >= 0,
+            lane < step,
+            start + other * step + lane == position,
+        ]
         goal = z3.And(trip >= 0, start + trip * step <= position, start + trip * step < stop, other == trip)
         return Obligation("a loop has each position between its bounds once", tuple(known), goal)
 
@@ -146,7 +166,9 @@ class _Checker:
     def insides(self) -> Iterator[Obligation]:
         for side in self._sides(""):
             shape = self._tensor(side.access.tensor).shape
-            inside = z3.And(*(condition_of(within(0, Term(one), size)) for one, size in zip(side.element, shape, strict=True)))
+            inside = z3.And(
+                *(condition_of(within(0, Term(one), size)) for one, size in zip(side.element, shape, strict=True))
+            )
             yield self._obligation(
                 f"{side.access.kind} {side.access.tensor}: outside of the tensor", [*side.known, side.active], inside,
                 side.access.line, side.access.lanes, side.access.scope,
@@ -174,10 +196,14 @@ class _Checker:
         known = [*first.known, *second.known, *self._launch.in_grid(self._launch.programs_named(TWIN))]
         known += [first.active, second.active]
         if first.access.tensor != second.access.tensor:
-            known += [condition_of(self._launch.shares(*pair)) for pair in [self._alias(first.access, second.access)] if pair]
+            known += [
+                condition_of(self._launch.shares(*pair)) for pair in [self._alias(first.access, second.access)] if pair
+            ]
         meet = z3.And(*(one == other for one, other in zip(first.element, second.element, strict=True)))
         if self._launch.specification.any_two is not None:
-            known += [condition_of(self._launch.specification.any_two(*pair)) for pair in _both_ways(first.at, second.at)]
+            known += [
+                condition_of(self._launch.specification.any_two(*pair)) for pair in _both_ways(first.at, second.at)
+            ]
         alike = zip(_numbers(first.at), _numbers(second.at), strict=False)
         same_shape = len(_numbers(first.at)) == len(_numbers(second.at))
         twice = first.access is second.access or first.access.kind != second.access.kind
@@ -185,7 +211,8 @@ class _Checker:
         name = f"{first.access.kind} {first.access.tensor}: race with {second.access.kind} {second.access.tensor}"
         more = {f"other_program{axis}": one for axis, one in enumerate(self._launch.programs_named(TWIN))}
         more |= {f"other_lane{axis}": one for axis, one in enumerate(map(lift, second.at.lane))}
-        return self._obligation(name, known, z3.Implies(meet, goal), second.access.line, first.access.lanes, first.access.scope, more)
+        never = z3.Implies(meet, goal)
+        return self._obligation(name, known, never, second.access.line, first.access.lanes, first.access.scope, more)
 
     def _sides(self, suffix: str) -> list[_Side]:
         """Every access of a program, of its twin with a suffix."""
@@ -219,7 +246,9 @@ class _Checker:
     def theorem(self, theorem: Theorem) -> Obligation:
         names = [Term(z3.Int(name)) for name in theorem.unknowns]
         goal = condition_of(theorem.holds(*names))
-        return self._obligation(theorem.statement, [], goal, 0, (), Scope(), {name: z3.Int(name) for name in theorem.unknowns})
+        return self._obligation(
+            theorem.statement, [], goal, 0, (), Scope(), {name: z3.Int(name) for name in theorem.unknowns}
+        )
 
     def complete(self, theorem: Complete) -> Obligation:
         specification = self._launch.specification
@@ -274,16 +303,8 @@ class _Checker:
 
 def unknowns(expression: z3.ExprRef) -> set[str]:
     """Names of the integers that an expression mentions."""
-    todo, seen, names = [expression], set[int](), set[str]()
-    while todo:
-        current = todo.pop()
-        if current.get_id() in seen:
-            continue
-        seen.add(current.get_id())
-        if z3.is_const(current) and current.decl().kind() == z3.Z3_OP_UNINTERPRETED:
-            names.add(current.decl().name())
-        todo += current.children()
-    return names
+    constants = [part.decl() for part in parts_of(expression) if z3.is_const(part)]
+    return {one.name() for one in constants if one.kind() == z3.Z3_OP_UNINTERPRETED}
 
 
 def _ranges(lanes: Iterable[z3.ArithRef], shape: Iterable[int]) -> list[z3.BoolRef]:

@@ -16,9 +16,12 @@ import z3
 
 from kvsan.invariants.proofs.kernels import semantics
 from kvsan.invariants.proofs.kernels.ir import INTEGER, POINTER, Block, Function, Operation, Rejected, Type, Value
-from kvsan.invariants.proofs.kernels.symbols import Entry, Lanes, Pointer, Symbolic, constant, data, pointwise
+from kvsan.invariants.proofs.kernels.symbols import Entry, Lanes, Pointer, Symbolic, constant, data, parts_of, pointwise
 
 LOAD, STORE = "load", "store"
+
+_UNDEFINED = "undefined."
+"""Begins the names of what a masked load gives where it is not active and no other value is given: anything, each time."""
 
 
 class Surroundings(Protocol):
@@ -151,8 +154,13 @@ class _Execution:
 
     def run(self) -> Run:
         self._block(self._function.body)
-        parts = self._accesses, self._guards, self._loops, self._demands, self._definitions
-        return Run(*map(tuple, parts))
+        return Run(
+            tuple(self._accesses),
+            tuple(self._guards),
+            tuple(self._loops),
+            tuple(self._demands),
+            tuple(self._definitions),
+        )
 
     def _argument(self, type: Type, name: str) -> Entry:
         if type.kind == POINTER:
@@ -246,7 +254,7 @@ class _Execution:
         content = self._surroundings.content(access)
         if content is None:
             return data(type)
-        undefined = z3.Function(f"undefined.{access.line}{self._suffix}", *[z3.IntSort()] * (len(access.lanes) + 1))
+        undefined = z3.Function(f"{_UNDEFINED}{access.line}{self._suffix}", *[z3.IntSort()] * (len(access.lanes) + 1))
 
         def lane(lanes: Lanes) -> Entry:
             pairs = [(old, new) for old, new in zip(access.lanes, lanes, strict=True) if not old.eq(new)]
@@ -267,7 +275,9 @@ class _Execution:
         lanes = self._lanes(shape)
         place = f"line {operation.line}: the address of a {kind}"
         pointer = pointers.pointer(lanes, place)
-        active = z3.BoolVal(True) if mask is None else mask.condition(lanes, f"line {operation.line}: the mask of a {kind}")
+        active = (
+            z3.BoolVal(True) if mask is None else mask.condition(lanes, f"line {operation.line}: the mask of a {kind}")
+        )
         number = sum(one.kind == kind and one.tensor == pointer.tensor for one in self._accesses)
         access = Access(kind, pointer.tensor, number, shape, lanes, pointer.offset, active, self._scope, operation.line)
         self._accesses.append(access)
@@ -276,7 +286,9 @@ class _Execution:
     def _on_tt_assert(self, operation: Operation, operands: list[Symbolic]) -> list[Symbolic]:
         lanes = self._lanes(operands[0].type.shape)
         condition = operands[0].condition(lanes, f"line {operation.line}: an assertion")
-        self._demand(f"assertion: {operation.attributes.get('message', '')}", condition, operation, lanes, operands[0].type.shape)
+        self._demand(
+            f"assertion: {operation.attributes.get('message', '')}", condition, operation, lanes, operands[0].type.shape
+        )
         return []
 
     def _on_tt_print(self, *_: object) -> list[Symbolic]:
@@ -305,11 +317,17 @@ class _Execution:
         self._loops.append(Loop(start, stop, step, variable, self._scope, operation.line))
         known = (variable >= start, variable < stop, trip >= 0, variable == start + trip * step)
         with self._inside(known, loop=variable):
-            self._demand(f"overflow of int{width}: a loop's variable", semantics.fits(variable + step, width), operation)
+            self._demand(
+                f"overflow of int{width}: a loop's variable", semantics.fits(variable + step, width), operation
+            )
             self._values[body.arguments[0].name] = constant(body.arguments[0].type, variable)
-            carried = [self._carry(value, first, trip) for value, first in zip(body.arguments[1:], operands[3:], strict=True)]
+            carried = [
+                self._carry(value, first, trip) for value, first in zip(body.arguments[1:], operands[3:], strict=True)
+            ]
             yielded = self._block(body)
-            steps = [self._step(one, next, operation, (variable, trip)) for one, next in zip(carried, yielded, strict=True)]
+            steps = [
+                self._step(one, next, operation, (variable, trip)) for one, next in zip(carried, yielded, strict=True)
+            ]
         trips = z3.If(stop > start, (stop - start + step - 1) / step, z3.IntVal(0))
         return [
             self._moved(value.type, first, step, trips)
@@ -324,8 +342,8 @@ class _Execution:
             condition, *passed = self._block(before)
         holds = condition.condition((), f"line {operation.line}: the condition of a loop")
         with self._inside((trip >= 0, holds), loop=trip):
-            for value, one in zip(after.arguments, passed, strict=True):
-                self._values[value.name] = one
+            for value, symbol in zip(after.arguments, passed, strict=True):
+                self._values[value.name] = symbol
             yielded = self._block(after)
             for one, next in zip(carried, yielded, strict=True):
                 self._step(one, next, operation, (trip,))
@@ -354,16 +372,18 @@ class _Execution:
     ) -> z3.ArithRef | None:
         """By how much a carried value moves each trip; None for data. Rejected if that differs from trip to trip."""
         lanes = self._lanes(carried.type.shape)
-        now, then = carried.value(lanes), next(lanes)
-        if now is None:
+        before, after = carried.value(lanes), next(lanes)
+        if before is None:
             return None
-        if isinstance(now, Pointer) and isinstance(then, Pointer) and now.tensor == then.tensor:
-            now, then = now.offset, then.offset
-        if not (z3.is_int(now) and z3.is_int(then)):
+        if isinstance(before, Pointer) and isinstance(after, Pointer) and before.tensor == after.tensor:
+            before, after = before.offset, after.offset
+        if not (isinstance(before, z3.ArithRef) and isinstance(after, z3.ArithRef)):
             raise Rejected(f"line {operation.line}: a loop carries an integer or address that becomes something else")
-        moved = z3.simplify(then - now, som=True)
-        if any(_mentions(moved, one) for one in (*of_trip, *lanes, carried.step)):
-            raise Rejected(f"line {operation.line}: a loop carries an integer or address whose step is not always the same")
+        moved = z3.simplify(after - before, som=True)
+        if _varies(moved, (*of_trip, *lanes, carried.step)):
+            raise Rejected(
+                f"line {operation.line}: a loop carries an integer or address whose step is not always the same"
+            )
         self._definitions.append(carried.step == moved)
         return moved
 
@@ -376,13 +396,7 @@ class _Carried:
     value: Symbolic
 
 
-def _mentions(expression: z3.ExprRef, unknown: z3.ArithRef) -> bool:
-    todo, seen = [expression], set[int]()
-    while todo:
-        current = todo.pop()
-        if current.eq(unknown):
-            return True
-        if current.get_id() not in seen:
-            seen.add(current.get_id())
-            todo += current.children()
-    return False
+def _varies(step: z3.ExprRef, unknowns: tuple[z3.ArithRef, ...]) -> bool:
+    """Whether a step mentions what may be another number in another trip."""
+    changing = {one.get_id() for one in unknowns}
+    return any(part.get_id() in changing or part.decl().name().startswith(_UNDEFINED) for part in parts_of(step))

@@ -76,9 +76,9 @@ def broken_promises(
     shapes: dict[str, Sequence[int]] = {GRID: grid}
     shapes |= {name: tuple(one.shape) for name, one in arguments.items() if hasattr(one, "stride")}
     sizes: dict[str, int] = {}
-    for tensor, axis, name in _places_of_sizes(tuple(signature.items()), tuple(constexprs.items()), specify):
-        if axis < len(shapes.get(tensor, ())):
-            sizes.setdefault(name, int(shapes[tensor][axis]))
+    for place, axis, name in _places_of_sizes(tuple(signature.items()), tuple(constexprs.items()), specify):
+        if axis < len(shapes.get(place, ())):
+            sizes.setdefault(name, int(shapes[place][axis]))
     launch = KnownLaunch(arguments, sizes, specify)
     for name, (least, most) in launch.ranges.items():
         if not least <= sizes[name] <= most:

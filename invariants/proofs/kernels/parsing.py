@@ -62,7 +62,9 @@ class _Reader:
     def region(self, operation: ParsedOperation, number: int) -> Block:
         blocks = list(operation.regions[number].blocks)
         if len(blocks) != 1:
-            raise Rejected(f"{len(blocks)} blocks in {_name(operation)}: expected one; write `if` and not an early return")
+            raise Rejected(
+                f"{len(blocks)} blocks in {_name(operation)}: expected one; write `if` and not an early return"
+            )
         return self._block(blocks[0])
 
     def _block(self, block: ParsedBlock) -> Block:

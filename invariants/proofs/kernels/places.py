@@ -1,7 +1,7 @@
 """Where in a kernel's source an operation of its IR comes from.
 
-The compiler prints locations as names, defined at the outermost level: ``#loc5 = loc("tiles.py":150:5)``; a function that was inlined
-is ``callsite(callee at caller)``, and a named value ``"blocks"(#loc5)``.
+The compiler prints locations as names, defined at the outermost level: ``#loc5 = loc("tiles.py":150:5)``; a function that was
+inlined is ``callsite(callee at caller)``, and a named value ``"blocks"(#loc5)``.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def places(text: str, located: str) -> dict[int, str]:
     given = [(number, name) for number, name in operations(located)]
     if [name for _, name in wanted] != [name for _, name in given]:
         return {}
-    found = {}
+    by_line: dict[int, str] = {}
     for (line, _), (there, _) in zip(wanted, given, strict=True):
         place = _source(_location(lines, there - 1), aliases)
         if place:
-            found[line] = place
-    return found
+            by_line[line] = place
+    return by_line
 
 
 def _location(lines: list[str], start: int) -> str:

@@ -53,7 +53,9 @@ class Verdict:
         if self.failed is None:
             return (self.reason,) if self.reason else ()
         where = f" ({self.place})" if self.place else ""
-        lines = [f"{self.failed.what}{where}, line {self.failed.line} of the IR" if self.failed.line else self.failed.what]
+        lines = [
+            f"{self.failed.what}{where}, line {self.failed.line} of the IR" if self.failed.line else self.failed.what
+        ]
         if self.case is not None:
             lines += _told(self.case)
         return tuple(lines)
@@ -126,7 +128,9 @@ def _told(case: Case) -> list[str]:
     if other := case.several("other_program"):
         lines.append(f"and program {other}, lane {case.several('other_lane')}")
     for name, value in case.numbers.items():
-        expected = case.numbers.get(f"expected_{name}", case.numbers.get("expected_to_happen") if name == "happens" else None)
+        expected = case.numbers.get(
+            f"expected_{name}", case.numbers.get("expected_to_happen") if name == "happens" else None
+        )
         if expected is not None and expected != value:
             lines.append(f"{name} {value}, expected {expected}")
     contents = {name: value for name, value in case.values().items() if "[" in name}

@@ -60,14 +60,23 @@ _SIGNED: dict[int, Callable[[z3.ArithRef, z3.ArithRef], z3.BoolRef]] = {
 }
 _UNSIGNED = {6: _SIGNED[2], 7: _SIGNED[3], 8: _SIGNED[4], 9: _SIGNED[5]}
 
-_ON_DATA = frozenset(
-    ["arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf", "arith.remf", "arith.maxnumf", "arith.minnumf", "arith.maximumf", "arith.minimumf", "arith.extf", "arith.truncf", "arith.sitofp", "arith.uitofp", "arith.fptosi", "arith.fptoui", "arith.bitcast", "arith.cmpf", "math.exp", "math.exp2", "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.absf", "math.fma", "math.floor", "math.ceil", "math.tanh", "math.erf", "math.sin", "math.cos", "tt.bitcast", "tt.fp_to_fp", "tt.precise_divf", "tt.precise_sqrt", "tt.clampf", "tt.dot", "tt.dot_scaled", "tt.reduce", "tt.reshape", "tt.split", "tt.join", "tt.cat", "tt.mulhiui"]
-)
+_ON_DATA = frozenset((
+    "arith.addf", "arith.subf", "arith.mulf", "arith.divf", "arith.negf", "arith.remf", "arith.maxnumf",
+    "arith.minnumf", "arith.maximumf", "arith.minimumf", "arith.extf", "arith.truncf", "arith.sitofp",
+    "arith.uitofp", "arith.fptosi", "arith.fptoui", "arith.bitcast", "arith.cmpf", "math.exp", "math.exp2",
+    "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.absf", "math.fma", "math.floor", "math.ceil",
+    "math.tanh", "math.erf", "math.sin", "math.cos", "tt.bitcast", "tt.fp_to_fp", "tt.precise_divf",
+    "tt.precise_sqrt", "tt.clampf", "tt.dot", "tt.dot_scaled", "tt.reduce", "tt.reshape", "tt.split", "tt.join",
+    "tt.cat", "tt.mulhiui",
+))  # fmt: skip
 """Their results are data whatever their operands are: nothing is known of a float, and addresses made of it are refused."""
 
-_SHARED_MEMORY = frozenset(
-    ["ttg.local_alloc", "ttg.local_load", "ttg.local_store", "ttg.local_dealloc", "ttg.memdesc_trans", "ttg.memdesc_index", "ttg.memdesc_subslice", "ttng.fence_async_shared", "ttng.warp_group_dot", "ttng.warp_group_dot_wait", "ttng.tmem_alloc", "ttng.tmem_store", "ttng.tmem_load", "ttng.init_barrier", "ttng.inval_barrier", "ttng.wait_barrier", "ttng.tc_gen5_mma", "gpu.barrier", "ttg.barrier"]
-)
+_SHARED_MEMORY = frozenset((
+    "ttg.local_alloc", "ttg.local_load", "ttg.local_store", "ttg.local_dealloc", "ttg.memdesc_trans",
+    "ttg.memdesc_index", "ttg.memdesc_subslice", "ttng.fence_async_shared", "ttng.warp_group_dot",
+    "ttng.warp_group_dot_wait", "ttng.tmem_alloc", "ttng.tmem_store", "ttng.tmem_load", "ttng.init_barrier",
+    "ttng.inval_barrier", "ttng.wait_barrier", "ttng.tc_gen5_mma", "gpu.barrier", "ttg.barrier",
+))  # fmt: skip
 """TTGIR: tiles on their way through memory that is on the chip. What they hold is data."""
 
 BITWISE = frozenset(["arith.andi", "arith.ori", "arith.xori", "arith.shli", "arith.shrui", "arith.shrsi"])
@@ -116,7 +125,9 @@ def _division(operation: Operation, operands: list[Symbolic], type: Type) -> _Ru
     result = pointwise(type, _DIVISION[operation.name], *operands)
     return result, [
         _number_demand(operands[1], "division by zero", lambda number: number != 0),
-        _number_demand(result, _named(operation, f"overflow of int{type.width}: the result"), lambda n: fits(n, type.width)),
+        _number_demand(
+            result, _named(operation, f"overflow of int{type.width}: the result"), lambda n: fits(n, type.width)
+        ),
     ]
 
 
@@ -147,7 +158,10 @@ def _comparison(operation: Operation, operands: list[Symbolic], type: Type) -> _
         return pointwise(type, (lambda a, b: a == b) if predicate == 0 else z3.Xor, *operands), []
     if predicate not in _UNSIGNED or operands[0].type.width == 1:
         raise Rejected(f"line {operation.line}: comparison {predicate} is not supported")
-    demands = [_number_demand(one, "unsigned comparison: an operand that may be negative", lambda n: n >= 0) for one in operands]
+    demands = [
+        _number_demand(one, "unsigned comparison: an operand that may be negative", lambda n: n >= 0)
+        for one in operands
+    ]
     return pointwise(type, _UNSIGNED[predicate], *operands), demands
 
 

@@ -5,7 +5,7 @@ Nothing is computed for all lanes. A block of 16 x 128 addresses is one function
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -39,6 +39,7 @@ class Symbolic:
         self._known: dict[tuple[int, ...], tuple[Lanes, Entry]] = {}
 
     def __call__(self, lanes: Lanes = ()) -> Entry:
+        """What is in a lane."""
         key = tuple(lane.get_id() for lane in lanes)
         found = self._known.get(key)
         if found is None:
@@ -85,3 +86,14 @@ def pointwise(type: Type, function: Callable[..., Entry], *operands: Symbolic) -
         return None if any(entry is None for entry in entries) else function(*entries)
 
     return Symbolic(type, lane)
+
+
+def parts_of(expression: z3.ExprRef) -> Iterator[z3.ExprRef]:
+    """An expression and all that it is made of, each once."""
+    todo, seen = [expression], set[int]()
+    while todo:
+        current = todo.pop()
+        if current.get_id() not in seen:
+            seen.add(current.get_id())
+            todo += current.children()
+            yield current

@@ -12,6 +12,7 @@ from kvsan.invariants.proofs.kernels.execution import Access as Accessed
 from kvsan.invariants.proofs.kernels.ir import Rejected
 from kvsan.invariants.proofs.kernels.semantics import fits
 from kvsan.invariants.proofs.kernels.specification import Access, At, Complete, Specification, Specify
+from kvsan.invariants.proofs.kernels.symbols import parts_of
 from kvsan.invariants.proofs.term import Number, Term, Truth, condition_of, lift, within
 
 LARGEST_SIZE = 2**31 - 1
@@ -113,7 +114,9 @@ class UnknownLaunch:
             return None
         if self.specification.accesses is None:
             if len(tensor.shape) != 1:
-                raise Rejected(f"{access.tensor}: an index tensor of several dimensions needs accesses in its specification")
+                raise Rejected(
+                    f"{access.tensor}: an index tensor of several dimensions needs accesses in its specification"
+                )
             return lift(self.read(access.tensor, Term(access.offset)))
         expected = self.expected(access)
         return lift(self.read(access.tensor, *expected.index(at(access, self.programs))))
@@ -165,15 +168,9 @@ class UnknownLaunch:
         return known[1]
 
     def _find_reads(self, expression: z3.ExprRef) -> Iterator[z3.ExprRef]:
-        todo, seen = [expression], set[int]()
-        while todo:
-            current = todo.pop()
-            if current.get_id() in seen or not current.num_args():
-                continue
-            seen.add(current.get_id())
-            todo += current.children()
-            if current.decl().kind() == z3.Z3_OP_UNINTERPRETED and current.decl().name() in self._names:
-                yield current
+        for part in parts_of(expression):
+            if part.num_args() and part.decl().kind() == z3.Z3_OP_UNINTERPRETED and part.decl().name() in self._names:
+                yield part
 
     def _promise(self, read: z3.ExprRef) -> z3.BoolRef:
         known = self._known_promises.get(read.get_id())
@@ -195,7 +192,9 @@ class UnknownLaunch:
         assert tensor.pairs is not None
         sides = [(tuple(map(Term, one.children())), Term(one)) for one in (first, second)]
         there = [
-            condition_of(within(0, one, size)) for index, _ in sides for one, size in zip(index, tensor.shape, strict=True)
+            condition_of(within(0, one, size))
+            for index, _ in sides
+            for one, size in zip(index, tensor.shape, strict=True)
         ]
         both_ways = [condition_of(tensor.pairs(*sides[0], *sides[1])), condition_of(tensor.pairs(*sides[1], *sides[0]))]
         return z3.Implies(z3.And(there), z3.And(both_ways))

@@ -16,10 +16,10 @@ from kvsan.gpu_kernels.compile.worker import load
 from kvsan.harness.verdict import HarnessError
 from kvsan.invariants.proofs.kernels.interpreted import Interpreter
 from kvsan.invariants.proofs.kernels.lowering import lower, ordered_signature
-from kvsan.invariants.proofs.kernels.page_specs import reshape_and_cache
 from kvsan.invariants.proofs.kernels.prover import Subject, Verdict, prove
 from kvsan.invariants.proofs.kernels.replaying import replay
 from kvsan.invariants.proofs.kernels.specification import Specification, Specify, Tensor
+from kvsan.invariants.proofs.kernels.write_specs import reshape_and_cache
 
 Contents = dict[str, dict[tuple[int, ...], int]]
 

@@ -30,7 +30,9 @@ def write_to(slots: list[int]) -> None:
 
 def attend(table: list[list[int]], lengths: list[int], masking: Masking = Masking()) -> None:  # noqa: B008
     query = torch.zeros((len(lengths), 2, 32))
-    decode(query, cache(), torch.tensor(table, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int32), 1.0, masking)
+    decode(
+        query, cache(), torch.tensor(table, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int32), 1.0, masking
+    )
 
 
 def chunk(starts: list[int], lengths: list[int]) -> None:

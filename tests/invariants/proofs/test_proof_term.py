@@ -167,7 +167,7 @@ def test_what_cannot_be_symbolic_is_refused(name: str) -> None:
 
 
 def test_a_truth_that_nobody_decides_is_refused() -> None:
-    with pytest.raises(TypeError, match="only paths.explore can answer"):
+    with pytest.raises(TypeError, match="and Python asks whether it is true"):
         bool(variable("x") > 0)
 
 
