@@ -16,12 +16,19 @@ import z3
 
 from kvsan.invariants.proofs.kernels import semantics
 from kvsan.invariants.proofs.kernels.ir import INTEGER, POINTER, Block, Function, Operation, Rejected, Type, Value
-from kvsan.invariants.proofs.kernels.symbols import Entry, Lanes, Pointer, Symbolic, constant, data, parts_of, pointwise
+from kvsan.invariants.proofs.kernels.symbols import (
+    UNDEFINED,
+    Entry,
+    Lanes,
+    Pointer,
+    Symbolic,
+    constant,
+    data,
+    pointwise,
+    varies,
+)
 
 LOAD, STORE = "load", "store"
-
-_UNDEFINED = "undefined."
-"""Begins the names of what a masked load gives where it is not active and no other value is given: anything, each time."""
 
 
 class Surroundings(Protocol):
@@ -154,13 +161,8 @@ class _Execution:
 
     def run(self) -> Run:
         self._block(self._function.body)
-        return Run(
-            tuple(self._accesses),
-            tuple(self._guards),
-            tuple(self._loops),
-            tuple(self._demands),
-            tuple(self._definitions),
-        )
+        loops, demands = tuple(self._loops), tuple(self._demands)
+        return Run(tuple(self._accesses), tuple(self._guards), loops, demands, tuple(self._definitions))
 
     def _argument(self, type: Type, name: str) -> Entry:
         if type.kind == POINTER:
@@ -254,7 +256,7 @@ class _Execution:
         content = self._surroundings.content(access)
         if content is None:
             return data(type)
-        undefined = z3.Function(f"{_UNDEFINED}{access.line}{self._suffix}", *[z3.IntSort()] * (len(access.lanes) + 1))
+        undefined = z3.Function(f"{UNDEFINED}{access.line}{self._suffix}", *[z3.IntSort()] * (len(access.lanes) + 1))
 
         def lane(lanes: Lanes) -> Entry:
             pairs = [(old, new) for old, new in zip(access.lanes, lanes, strict=True) if not old.eq(new)]
@@ -291,7 +293,8 @@ class _Execution:
         )
         return []
 
-    def _on_tt_print(self, *_: object) -> list[Symbolic]:
+    @staticmethod
+    def _on_tt_print(*_: object) -> list[Symbolic]:
         return []
 
     # -- control flow
@@ -380,7 +383,7 @@ class _Execution:
         if not (isinstance(before, z3.ArithRef) and isinstance(after, z3.ArithRef)):
             raise Rejected(f"line {operation.line}: a loop carries an integer or address that becomes something else")
         moved = z3.simplify(after - before, som=True)
-        if _varies(moved, (*of_trip, *lanes, carried.step)):
+        if varies(moved, (*of_trip, *lanes, carried.step)):
             raise Rejected(
                 f"line {operation.line}: a loop carries an integer or address whose step is not always the same"
             )
@@ -394,9 +397,3 @@ class _Carried:
     first: Symbolic
     step: z3.ArithRef
     value: Symbolic
-
-
-def _varies(step: z3.ExprRef, unknowns: tuple[z3.ArithRef, ...]) -> bool:
-    """Whether a step mentions what may be another number in another trip."""
-    changing = {one.get_id() for one in unknowns}
-    return any(part.get_id() in changing or part.decl().name().startswith(_UNDEFINED) for part in parts_of(step))

@@ -16,6 +16,10 @@ from kvsan.invariants.proofs.kernels.ir import Rejected, Type
 Lanes: TypeAlias = "tuple[z3.ArithRef, ...]"
 
 
+UNDEFINED = "undefined."
+"""Begins the names of what a masked load gives where it is not active and no other value is given: anything, each time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pointer:
     """An address: ``offset`` elements into the tensor that the argument ``tensor`` points to."""
@@ -97,3 +101,9 @@ def parts_of(expression: z3.ExprRef) -> Iterator[z3.ExprRef]:
             seen.add(current.get_id())
             todo += current.children()
             yield current
+
+
+def varies(step: z3.ExprRef, unknowns: tuple[z3.ArithRef, ...]) -> bool:
+    """Whether what a loop adds each trip mentions what may be another number in another trip."""
+    changing = {one.get_id() for one in unknowns}
+    return any(part.get_id() in changing or part.decl().name().startswith(UNDEFINED) for part in parts_of(step))
