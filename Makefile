@@ -15,7 +15,7 @@ ENGINES := .venv/.engines-installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help fuzz kernels test test-engines quality bench lint clean
+.PHONY: help fuzz kernels prove test test-engines quality bench lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -26,7 +26,10 @@ fuzz: $(DEV)  ## fuzz the reference manager for BUDGET (60s)
 kernels: $(DEV)  ## compile every kernel for every GPU target, without a GPU
 	$(BIN)/kvsan kernels compile
 
-test: $(ENGINES) lint kernels  ## what CI runs: lint, types, the compile gate, and every test that is neither slow nor needs a GPU
+prove: $(DEV)  ## prove addresses, kernels and the block pool for all sizes
+	$(BIN)/kvsan prove
+
+test: $(ENGINES) lint kernels prove  ## what CI runs: lint, types, the compile gate, proofs, and every test that is neither slow nor needs a GPU
 	$(BIN)/kvsan engines add $(SMALL_RELEASES:%=vllm==%)
 	$(BIN)/pytest -n 2 -m "not slow and not gpu"
 

@@ -62,6 +62,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prove and return the exit code."""
     _check_arguments(args)
+    os.environ.pop("TRITON_INTERPRET", None)  # kernels are compiled here, whatever a user has set for sessions
     if args.list:
         return _list()
     keys, prove, whole = _chosen(args)

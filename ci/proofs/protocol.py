@@ -48,7 +48,7 @@ def claims() -> list[Claim]:
             Claim(PART, one.name, f"{one.statement}: every clause holds after it.", (*one.assumptions, *_CALLERS), _source(one))
             for one in _STEPS.values()
         ),
-        *(Claim(PART, _COUNT + one.name, f"{one.statement[:1].upper()}{one.statement[1:]}.") for one in counts.lemmas()),
+        *(Claim(PART, _COUNT + one.name, _sentence(one.statement), (), _hash(counts)) for one in counts.lemmas()),
     ]  # fmt: skip
 
 
@@ -128,6 +128,10 @@ def _as_trace(step: str, scenario: str, values: Values, manager_type: type[Any])
         return "", ""
     found = trace_of(target_of(manager_type), step, scenario, values)
     return (f"as a trace: {found[1]}", dumps(found[0])) if found else ("no trace was found that leads there", "")
+
+
+def _sentence(statement: str) -> str:
+    return f"{statement[:1].upper()}{statement[1:]}."
 
 
 def _source(step: Step) -> str:

@@ -29,6 +29,10 @@ class Limits:
     smallest: bool = True
 
 
+_SHARES = (0.15, 0.25, 0.6)
+"""Parts of the limit that one attempt after the other has."""
+_NEXT_SEED = 1000
+
 _Key = tuple[Limits, int, tuple[int, ...]]
 
 _shown: dict[_Key, tuple[z3.ExprRef, ...]] = {}
@@ -42,9 +46,7 @@ def solve(obligation: Obligation, limits: Limits = Limits()) -> Answer:
     key = _key(limits, obligation.goal, obligation.hypotheses)
     if key in _shown:
         return Answer(PROVED, time.monotonic() - started)
-    solver = _solver(limits)
-    solver.add(*obligation.hypotheses, z3.Not(obligation.goal))
-    said = solver.check()
+    solver, said = _asked(limits, (*obligation.hypotheses, z3.Not(obligation.goal)))
     if said == z3.unsat:
         _shown[key] = (obligation.goal, *obligation.hypotheses)
         return Answer(PROVED, time.monotonic() - started)
@@ -61,12 +63,26 @@ def satisfiable(conditions: Iterable[z3.BoolRef], limits: Limits = Limits()) -> 
     kept = tuple(conditions)
     key = _key(limits, None, kept)
     if key not in _satisfied:
-        solver = _solver(limits)
-        solver.add(*kept)
-        if solver.check() != z3.sat:
+        if _asked(limits, kept)[1] != z3.sat:
             return False
         _satisfied[key] = kept
     return True
+
+
+def _asked(limits: Limits, conditions: tuple[z3.BoolRef, ...]) -> tuple[z3.Solver, z3.CheckSatResult]:
+    """Ask, and where there is no answer within a part of the limit ask again from another seed.
+
+    What takes one seed for ever takes another a moment, and which is which depends on what was asked before.
+    """
+    for attempt, share in enumerate(_SHARES):
+        solver = z3.Solver()
+        solver.set("timeout", max(1, round(share * limits.timeout_ms)))
+        solver.set("random_seed", limits.seed + attempt * _NEXT_SEED)
+        solver.add(*conditions)
+        said = solver.check()
+        if said != z3.unknown:
+            break
+    return solver, said
 
 
 def _key(limits: Limits, goal: z3.ExprRef | None, hypotheses: Iterable[z3.ExprRef]) -> _Key:
@@ -80,13 +96,6 @@ def value_of(model: z3.ModelRef, expression: z3.ExprRef) -> int:
         return int(z3.is_true(value))
     number: int = z3.simplify(value).as_long()
     return number
-
-
-def _solver(limits: Limits) -> z3.Solver:
-    solver = z3.Solver()
-    solver.set("timeout", limits.timeout_ms)
-    solver.set("random_seed", limits.seed)
-    return solver
 
 
 def _smallest(solver: z3.Solver, watched: Iterable[z3.ExprRef]) -> z3.ModelRef:
