@@ -16,7 +16,10 @@ from kvsan.invariants.proofs.addressing import REAL, Functions
 
 @dataclass(frozen=True, slots=True)
 class BrokenAddressing:
-    """One function replaced by a wrong one; ``claim`` names the claim that must be refuted, ``mechanism`` the mistake."""
+    """One function replaced by a wrong one; ``claim`` names the claim that must be refuted, ``mechanism`` the mistake.
+
+    ``also`` names other claims that it refutes, those for which no variant is made of its own.
+    """
 
     name: str
     function: str
@@ -24,6 +27,7 @@ class BrokenAddressing:
     claim: str
     mechanism: str
     source: str = ""
+    also: tuple[str, ...] = ()
 
 
 def offset_of_next(position: int, block_size: int) -> int:
@@ -130,6 +134,11 @@ def scales_not_aligned(vectors: int, width: int, element_bytes: int) -> int:
     return vectors * width * element_bytes
 
 
+def vectors_padded(vectors: int, width: int, element_bytes: int) -> int:
+    """Bytes of a part where each vector is aligned by itself, so that narrow vectors take more room than wide ones."""
+    return vectors * addressing.aligned(width * element_bytes)
+
+
 def scales_of_keys_forgotten(part: int, data_bytes: int, scale_bytes: int) -> int:
     """Start of a part where the scales of V are taken to follow V."""
     return min(part, 2) * data_bytes + (part > 3) * scale_bytes
@@ -154,15 +163,30 @@ class LocalPageTimesDcp(Layout):
         return local // self.block_size * self.dcp * self.block_size + local % self.block_size
 
 
-def _broken(claim: str, function: str, wrong: Callable[..., Any], mechanism: str, source: str = "") -> BrokenAddressing:
-    return BrokenAddressing(wrong.__name__, function, replace(REAL, **{function: wrong}), claim, mechanism, source)
+class RunsCrossPages(Layout):
+    """Runs of tokens may be longer than a page, or end within one."""
+
+    def __post_init__(self) -> None:
+        """Check all but that the interleave divides the block size."""
+        if self.interleave < 1:
+            raise ValueError(f"interleave {self.interleave}: expected 1 or more")
+        Layout(self.tp, self.dcp, self.pcp, 1, self.block_size, self.num_kv_heads, self.memory_layout)
+
+
+def _broken(
+    claim: str, function: str, wrong: Callable[..., Any], mechanism: str, source: str = "", *also: str
+) -> BrokenAddressing:
+    functions = replace(REAL, **{function: wrong})
+    return BrokenAddressing(wrong.__name__, function, functions, claim, mechanism, source, also)
 
 
 BROKEN = (
     _broken("positions", "offset_of", offset_of_next, "off by one token"),
     _broken("positions", "block_of", block_of_next, "off by one block at each boundary"),
-    _broken("slots-injective", "slot_of", slots_one_short, "units overlap by a slot", "FlashInfer 527"),
-    _broken("padding", "slot_of", slots_from_one, "a slot of the pool is padding's number"),
+    _broken(
+        "slots-injective", "slot_of", slots_one_short, "units overlap by a slot", "FlashInfer 527", "slots-inverse"
+    ),
+    _broken("padding", "slot_of", slots_from_one, "a slot of the pool is padding's number", "", "slots-in-range"),
     _broken("table-length", "blocks_for", blocks_rounded_down, "tables end before their tokens", "56469, 54296"),
     _broken("table-length", "blocks_for", blocks_and_one, "a block too many at a boundary", "SGLang 22819"),
     _broken("window", "first_visible", window_one_wide, "a window off by one", "48435"),
@@ -170,7 +194,9 @@ BROKEN = (
     _broken(
         "window-blocks", "first_visible_block", window_block_rounded_up, "a visible block is taken for one that left"
     ),
-    _broken("chunk", "first_visible_in_chunk", chunk_as_window, "a chunk is taken for a window"),
+    _broken(
+        "chunk", "first_visible_in_chunk", chunk_as_window, "a chunk is taken for a window", "", "chunk-boundaries"
+    ),
     _broken("heads", "first_head_of", heads_without_replicas, "wrong shard stride: replicas are dealt, not neighbours"),
     _broken("tp-relayout", "local_head_of", local_head_of_one_rank, "an index of the whole used on a shard"),
     _broken("query-heads", "first_query_head_of", query_heads_without_replicas, "division by 0 replicas"),
@@ -181,9 +207,11 @@ BROKEN = (
     _broken("vectors", "vector_strides", slot_major_always, "NHD strides of HND pages", "37703, 46204"),
     _broken("vectors", "hnd_vector_of", heads_in_slots, "offset and head exchanged in HND pages", "37703, 46204"),
     _broken("page-parts", "part_bytes_of", scales_not_aligned, "parts that start where no vector load may"),
-    _broken("page-parts", "part_start_of", scales_of_keys_forgotten, "scales of K and of V overlap"),
+    _broken("page-parts", "part_start_of", scales_of_keys_forgotten, "scales of K and of V overlap", "", "pages"),
     _broken("page-parts", "page_bytes_of", page_without_scales, "pages overlap in their scales"),
+    _broken("unified-pages", "part_bytes_of", vectors_padded, "pages of groups that share a pool differ in bytes"),
     _broken("int32", "most_units", one_unit_too_many, "int32 in slot arithmetic", "1486, 50427, 47671"),
+    _broken("layout-fields", "Layout", RunsCrossPages, "a layout for which nothing is proved is accepted"),
     _broken("layout-methods", "Layout", LocalPageTimesDcp, "page = page * dcp", "SGLang 38941"),
 )
 """All of them."""

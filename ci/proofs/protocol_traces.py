@@ -33,6 +33,7 @@ from kvsan.harness.operations import (
 )
 from kvsan.harness.registry import resolve
 from kvsan.harness.trace import Trace
+from kvsan.invariants.proofs.protocol.account import UNIT_NAMES
 
 Way = list[Operation]
 
@@ -65,9 +66,10 @@ class Ways:
         self._launches += 1
         return [Schedule(r, n), Launch(f"b{self._launches}")]
 
-    def rest(self, name: str = "unit") -> int:
-        """Entries of others that name one of the step's blocks."""
-        return self.values.get(f"rest[{self.values.get(name, 0)}]", 0)
+    def of_block(self, column: str) -> int:
+        """What a column has of the step's block, the first of those that it has a name for; 0 if it has none."""
+        known = next((self.values[name] for name in UNIT_NAMES if name in self.values), 0)
+        return self.values.get(f"{column}[{known}]", 0)
 
     # -- ways to a step
 
@@ -92,16 +94,16 @@ class Ways:
     def _touch(self) -> Iterator[Way]:
         """A cached block is hit: nobody holds it, or somebody does."""
         hit: Way = [Submit("r2", ((0, self.size + 1),)), Schedule("r2", self.size + 1)]
-        held: Way = [Finish("r1")] if self.values.get(f"references[{self.values['unit']}]") == 0 else []
-        yield [*self.start("r1", self.size), *held, *hit]
-        yield [*self.start("r1", self.size), *held, *hit, Submit("r4", ((2, self.size),)), Schedule("r4", self.size)]
+        gone: Way = [] if self.of_block("references") else [Finish("r1")]
+        yield [*self.start("r1", self.size), *gone, *hit]
+        yield [*self.start("r1", self.size), *gone, *hit, Submit("r4", ((2, self.size),)), Schedule("r4", self.size)]
         yield [*self.start("r1", self.size + 1), Fork("r1", "c")]
 
     _take_hits = _hold = _touch
 
     def _release(self) -> Iterator[Way]:
         """The block is held by others too, or not; its hash may be in the map."""
-        shared: Way = [Fork("r1", f"c{number}") for number in range(self.rest())]
+        shared: Way = [Fork("r1", f"c{number}") for number in range(self.of_block("rest"))]
         yield [*self.start("r1", self.size), *shared, Finish("r1")]
         yield [*self.start("r1", 2 * self.size), *self.start("r2", self.size, 1), *shared, Finish("r1"), Finish("r2")]
 
@@ -114,6 +116,18 @@ class Ways:
         ends: Way = [Finish(r) for r in names]
         yield [*submits, *self.compute(*names, n=self.size)]
         yield [*submits, *self.compute(*names, n=self.size), *ends, *self.start("s", 8 * self.size, 1)]
+
+    def _find(self) -> Iterator[Way]:
+        """What one request has computed, or two have, is looked up by another."""
+        again: Way = [Submit("t", ((0, self.size + 1),)), Lookup("t")]
+        yield [*self.start("r1", self.size), *again]
+        for way in self._publish():
+            yield [*way, *again]
+
+    def _front(self) -> Iterator[Way]:
+        """Of several free blocks some are cached."""
+        yield self.start("r1", self.size)
+        yield [*self.start("r1", self.size), Finish("r1")]
 
     def _publish_full(self) -> Iterator[Way]:
         """A request has more scheduled than it has retired: what is in flight is not computed."""
@@ -140,7 +154,16 @@ class Ways:
             yield [*self.start("r1", self.size), Finish("r1"), Submit("r2", ((0, tokens),)), Schedule("r2", tokens)]
 
     def _extend(self) -> Iterator[Way]:
+        """A table grows by a block that is like new, or by one that was cached."""
         yield [*self.start("r1", self.size), *self.compute("r1", n=1)]
+        yield from self._allocate()
+
+    def _schedule(self) -> Iterator[Way]:
+        """A request begins, goes on behind a full block, or is refused while it is in flight and goes on with less."""
+        yield [*self.start("r1", self.size + 1), *self.compute("r1", n=self.size)]
+        self._launches = 0
+        flying: Way = [Submit("r1", ((0, 32 * self.size),)), *self.fly("r1", self.size), Schedule("r1", 31 * self.size)]
+        yield [*flying, *self.fly("r1", self.size)]
 
     def _write(self) -> Iterator[Way]:
         """A block that is full in part is shared, or hashed by one who is gone, and a holder goes on with tokens of its own."""
@@ -171,6 +194,8 @@ class Ways:
         load: Way = [Submit("r1", ((0, self.size + 1),)), Schedule("r1", 1, 0, self.size, True)]
         end: Way = [Abort("r1")] if "gone=True" in self.scenario else []
         yield [*load, *end, Landed("r1")]
+        again: Way = [Submit("r2", ((0, self.size + 1),)), Schedule("r2", 1, 0, self.size, True)]
+        yield [*load, *again, *end, Landed("r1"), Landed("r2")]
 
     def _retire(self) -> Iterator[Way]:
         """Drafts are rejected, or a prompt is computed in chunks; perhaps with a later launch in flight."""
@@ -221,7 +246,7 @@ def trace_of(target: str, step: str, scenario: str, values: Mapping[str, int]) -
     options = {True: (), False: (("deferred_free", False),)}[bool(values.get("deferred_free", 1))]
     smallest = values["units"]
     for operations in ways.all():
-        for units in (16, *range(smallest, smallest + 4)):
+        for units in (16, *range(min(2, smallest), smallest + 4)):
             configuration = Configuration(target, units, ways.size, options=options)
             found = _confirmed(Trace(configuration, tuple(operations)))
             if found is not None:

@@ -106,7 +106,9 @@ def _load(path: Path) -> Any:
     try:
         found.loader.exec_module(module)
     except Exception as error:
-        raise _explained(error, path) from error
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = f", line {frames[-1].lineno}" if frames else ""
+        raise UsageError(f"--spec {path}{line}: {type(error).__name__}: {error}") from error
     return module
 
 

@@ -137,47 +137,72 @@ def test_without_accesses_bounds_and_races_are_still_shown(example: Path) -> Non
     assert "out of bounds" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--kernel", "mygather:gather"), "--kernel and --spec belong together"),
-        (("--kernel", "nowhere:gather", "--spec", "gather_spec.py"), "No module named 'nowhere'"),
-        (("--kernel", "mygather:tl", "--spec", "gather_spec.py"), "no function under @triton.jit"),
-        (("--kernel", "mygather:gather", "--spec", "nowhere.py"), "no such file"),
-        (("--part", "everything"), "expected one of addressing, kernel, protocol"),
-        (("--claim", "nothing"), "no claim is called nothing"),
-        (("--broken", "nothing"), "expected one of"),
-        (("--broken", "window-wide", "--part", "kernel"), "expected one of them"),
-        (("--json", "nowhere/certificate.json"), "cannot be written"),
-        (("--timeout", "soon"), "expected a time"),
-    ],
-)
-def test_bad_input_ends_in_exit_code_2(example: Path, arguments: tuple[str, ...], said: str) -> None:
-    done = prove(example, *arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+BAD_INPUT = [
+    (("--kernel", "mygather:gather"), "--kernel and --spec belong together"),
+    (("--kernel", "nowhere:gather", "--spec", "gather_spec.py"), "No module named 'nowhere'"),
+    (("--kernel", "mygather:tl", "--spec", "gather_spec.py"), "no function under @triton.jit"),
+    (("--kernel", "mygather:gather", "--spec", "nowhere.py"), "no such file"),
+    (("--part", "everything"), "expected one of addressing, kernel, protocol"),
+    (("--claim", "nothing"), "no claim is called nothing"),
+    (("--broken", "nothing"), "expected one of"),
+    (("--broken", "window-wide", "--part", "kernel"), "expected one of them"),
+    (("--json", "nowhere/certificate.json"), "cannot be written"),
+    (("--timeout", "soon"), "expected a time"),
+]
+
+BAD_SPECIFICATIONS = [
+    ("k.length, k.BLOCK_SIZE", "k.lenght, k.BLOCK_SIZE", "asks for lenght"),
+    ("within(0, block, blocks)", "0 <= block and block < blocks", "write both(...)"),
+    ("def specify(k):", "def specified(k):", "has no specify"),
+    ("return Specification(", "return dict(", "expected a Specification"),
+    ('"length": "i32"', '"length": "int"', "type 'int'"),
+    ("accesses=(", "accesses=None and (", "expected a specification with accesses"),
+    ("SIGNATURE = {", "SIGNATURE = {{", "SyntaxError"),
+    ("SIGNATURE = {", "1 / 0\nSIGNATURE = {", "ZeroDivisionError"),
+]
+
+MANY = """
+import contextlib, io, json, sys
+from kvsan.cli import main
+for arguments in json.load(sys.stdin):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        code = main(["prove", *arguments])
+    print(json.dumps([code, said.getvalue()]))
+"""
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("k.length, k.BLOCK_SIZE", "k.lenght, k.BLOCK_SIZE", "asks for lenght"),
-        ("within(0, block, blocks)", "0 <= block and block < blocks", "write both(...)"),
-        ("def specify(k):", "def specified(k):", "has no specify"),
-        ("return Specification(", "return dict(", "expected a Specification"),
-        ('"length": "i32"', '"length": "int"', "type 'int'"),
-        ("accesses=(", "accesses=None and (", "expected a specification with accesses"),
-        ("SIGNATURE = {", "SIGNATURE = {{", "SyntaxError"),
-    ],
-)
-def test_a_bad_specification_ends_in_exit_code_2_and_names_the_file(
-    example: Path, old: str, new: str, said: str
-) -> None:
-    change(example / "gather_spec.py", old, new)
-    done = prove(example, *OWN)
-    assert (done.returncode, "gather_spec.py" in done.stderr) == (2, True), done.stdout + done.stderr
-    assert said in done.stderr
+def prove_many(folder: Path, *commands: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Exit code and what was said on stderr of several commands, run in one process: Triton is imported once."""
+    done = subprocess.run(
+        [sys.executable, "-c", MANY],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def test_bad_input_ends_in_exit_code_2(example: Path) -> None:
+    told = prove_many(example, *(arguments for arguments, _ in BAD_INPUT))
+    for (arguments, said), (code, message) in zip(BAD_INPUT, told, strict=True):
+        assert (code, said in message, "Traceback" in message) == (2, True, False), (arguments, message)
+
+
+def test_a_bad_specification_ends_in_exit_code_2_and_names_the_file(example: Path) -> None:
+    source = (example / "gather_spec.py").read_text("utf-8")
+    commands = []
+    for number, (old, new, _) in enumerate(BAD_SPECIFICATIONS):
+        assert old in source
+        (example / f"bad_{number}.py").write_text(source.replace(old, new), "utf-8")
+        commands.append(("--kernel", "mygather:gather", "--spec", f"bad_{number}.py"))
+    for number, (code, message) in enumerate(prove_many(example, *commands)):
+        assert (code, f"bad_{number}.py" in message) == (2, True), message
+        assert BAD_SPECIFICATIONS[number][2] in message
 
 
 def test_an_interrupt_keeps_what_was_proved(tmp_path: Path) -> None:

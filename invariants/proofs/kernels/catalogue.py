@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import sys
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from kvsan.gpu_kernels.compile.build import TARGETS, Build
@@ -116,13 +119,38 @@ def claim_of(part: str, name: str, build: Build, statement: str, specify: Specif
     """A claim about a kernel; its source is the kernel's, with all that it calls, and its specification's."""
     kernel = load(build.kernel)
     notes = UnknownLaunch(ordered_signature(kernel, build), build.constexprs, specify).specification.notes
-    return Claim(part, name, statement, (*notes, *GENERAL), _source(kernel, specify))
+    return Claim(part, name, statement, (*notes, *GENERAL), _source(kernel, build, specify))
 
 
-def _source(kernel: Any, specify: Specify) -> str:
-    texts = [kernel.cache_key]
-    module = importlib.import_module(specify.__module__)
-    if module.__file__:
-        with open(module.__file__, encoding="utf-8") as file:
-            texts.append(file.read())
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+def _source(kernel: Any, build: Build, specify: Specify) -> str:
+    described = sorted(build.signature.items()), sorted(build.constexprs.items())
+    return hashlib.sha256(
+        "\n".join((kernel.cache_key, repr(described), *_formulas(specify.__module__))).encode()
+    ).hexdigest()
+
+
+@lru_cache(maxsize=8)
+def _formulas(name: str) -> tuple[str, ...]:
+    """Text of the module of a specification, and of those that its formulas come from: other specifications, addressing."""
+    found: dict[str, str] = {}
+    todo = [name]
+    while todo:
+        module = importlib.import_module(todo.pop())
+        if module.__name__ in found or not module.__file__:
+            continue
+        found[module.__name__] = Path(module.__file__).read_text("utf-8")
+        named = [one.__name__ if isinstance(one, ModuleType) else _module_of(one) for one in vars(module).values()]
+        todo += [one for one in named if _has_formulas(one, Path(module.__file__).parent)]
+    return tuple(found[one] for one in sorted(found))
+
+
+def _module_of(value: Any) -> str:
+    return str(value.__module__) if callable(value) and hasattr(value, "__module__") else ""
+
+
+def _has_formulas(name: str, folder: Path) -> bool:
+    """Whether a module says what a kernel does: specifications, the modules of kernels, what lies beside a user's file."""
+    if name.startswith("kvsan."):
+        return name.endswith("_specs") or name.startswith("kvsan.gpu_kernels.")
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return bool(file) and Path(str(file)).parent == folder

@@ -17,7 +17,8 @@ from kvsan.invariants.proofs.kernels.execution import STORE, Access, Run, Scope
 from kvsan.invariants.proofs.kernels.ir import Rejected
 from kvsan.invariants.proofs.kernels.specification import At, Complete, Loop, Tensor, Theorem
 from kvsan.invariants.proofs.kernels.symbols import parts_of
-from kvsan.invariants.proofs.kernels.unknown_launch import UnknownLaunch, at
+from kvsan.invariants.proofs.kernels.unknown_launch import UnknownLaunch, at, is_reserved
+from kvsan.invariants.proofs.kernels.whole_blocks import check_lanes, check_positions
 from kvsan.invariants.proofs.obligation import Obligation
 from kvsan.invariants.proofs.term import Condition, Number, Term, condition_of, lift, within
 
@@ -28,6 +29,7 @@ def obligations(launch: UnknownLaunch, run: Run) -> Iterator[Obligation]:
     In a line the widths of integers come first, then where an access happens, then its address.
     """
     checker = _Checker(launch, run)
+    checker.refuse_changed_contents()
     found = [*checker.demands()]
     found += checker.bounds() if launch.specification.accesses is None else checker.addresses()
     found += checker.control()
@@ -39,6 +41,7 @@ def theorems(launch: UnknownLaunch, run: Run) -> Iterator[Obligation]:
     checker = _Checker(launch, run)
     if launch.specification.accesses is not None:
         yield from checker.insides()
+    yield from checker.aliases()
     yield from checker.races()
     for theorem in launch.specification.theorems:
         yield checker.complete(theorem) if isinstance(theorem, Complete) else checker.theorem(theorem)
@@ -63,6 +66,16 @@ class _Checker:
         self._base = [*launch.assumptions, *launch.in_grid(self._programs), *run.definitions]
 
     # -- the kernel's own
+
+    def refuse_changed_contents(self) -> None:
+        """Rejected if the kernel stores what it loads as contents: those are taken to be the same all along."""
+        specification = self._launch.specification
+        read = {one.tensor for one in self._run.accesses if one.kind != STORE}
+        read = {one for one in read if self._tensor(one).contents is not None}
+        for access in self._run.accesses:
+            same = {access.tensor, *(one for pair in specification.aliases if access.tensor in pair for one in pair)}
+            if access.kind == STORE and same & read:
+                raise Rejected(f"line {access.line}: a store to {access.tensor}, whose contents the kernel relies on")
 
     def demands(self) -> Iterator[Obligation]:
         for one in self._run.demands:
@@ -101,6 +114,9 @@ class _Checker:
                 access.scope,
                 more,
             )
+            check_lanes(name, access.lanes, access.shape, where)
+            if step := self._step(access.scope):
+                check_positions(name, access.lanes, access.shape, access.scope, step, (*map(lift, index), where))
 
     def bounds(self) -> Iterator[Obligation]:
         """That every access is in its tensor, by its offset."""
@@ -122,6 +138,8 @@ class _Checker:
         for name, wanted, found in (
             ("loops", specification.loops, self._run.loops), ("guards", specification.guards, self._run.guards),
         ):  # fmt: skip
+            if wanted is None and name == "loops" and found and specification.accesses is not None:
+                raise Rejected(f"{len(found)} loops in the kernel: expected a specification of accesses to have them")
             if wanted is not None and len(wanted) != len(found):
                 raise Rejected(f"{len(found)} {name} in the kernel, {len(wanted)} in its specification")
         for loop, expected in zip(self._run.loops, specification.loops or (), strict=False):
@@ -144,6 +162,18 @@ class _Checker:
             yield self._obligation(
                 "a guard of data", known, guard.condition == where, guard.line, guard.lanes, guard.scope, more
             )
+            if step := self._step(guard.scope):
+                check_positions("a guard of data", guard.lanes, guard.shape, guard.scope, step, (where,))
+
+    def _step(self, scope: Scope) -> int | None:
+        """Step of the innermost loop around something, as specified; None where there is no such loop."""
+        expected = self._expected_loop(scope.loops[-1]) if scope.loops else None
+        return expected.step if expected else None
+
+    def _expected_loop(self, variable: z3.ArithRef) -> Loop | None:
+        """The specification's loop for the one of a variable; None for a ``while``, and where loops are not specified."""
+        pairs = zip(self._run.loops, self._launch.specification.loops or (), strict=False)
+        return next((wanted for found, wanted in pairs if found.variable.eq(variable)), None)
 
     def _every_position(self, loop: Loop) -> Obligation:
         """A loop by ``step`` with as many lanes has each position between its bounds once, and the lanes know which are."""
@@ -175,6 +205,18 @@ class _Checker:
                 {f"index{axis}": one for axis, one in enumerate(side.element)},
             )  # fmt: skip
 
+    def aliases(self) -> Iterator[Obligation]:
+        """That tensors have the same strides where they are the same memory: races are shown of indexes."""
+        for first, second in self._launch.specification.aliases:
+            strides = [self._tensor(name).strides for name in (first, second)]
+            if len(strides[0]) != len(strides[1]):
+                raise Rejected(f"{first} and {second} are aliases: expected as many dimensions of one as of the other")
+            alike = z3.And(*(lift(one) == lift(other) for one, other in zip(*strides, strict=True)))
+            known = [condition_of(self._launch.shares(first, second))]
+            yield self._obligation(
+                f"{first} and {second}: strides of the same memory differ", known, alike, 0, (), Scope()
+            )
+
     def races(self) -> Iterator[Obligation]:
         """No element that a program stores is loaded or stored by another, nor stored twice by one."""
         mine, others = self._sides(""), self._sides(TWIN)
@@ -201,8 +243,12 @@ class _Checker:
             ]
         meet = z3.And(*(one == other for one, other in zip(first.element, second.element, strict=True)))
         if self._launch.specification.any_two is not None:
+            two = z3.Or(
+                *(lift(one) != lift(other) for one, other in zip(first.at.program, second.at.program, strict=True))
+            )
             known += [
-                condition_of(self._launch.specification.any_two(*pair)) for pair in _both_ways(first.at, second.at)
+                z3.Implies(two, condition_of(self._launch.specification.any_two(*pair)))
+                for pair in _both_ways(first.at, second.at)
             ]
         alike = zip(_numbers(first.at), _numbers(second.at), strict=False)
         same_shape = len(_numbers(first.at)) == len(_numbers(second.at))
@@ -243,8 +289,15 @@ class _Checker:
         renaming = [(z3.Int(name), z3.Int(f"{name}{TWIN}")) for name in sorted(names)]
         return [z3.substitute(one, *renaming) for one in expressions]
 
+    def _theorems_unknowns(self, theorem: Theorem | Complete) -> list[Term]:
+        """Unknowns of a theorem; Rejected for a name that is somebody else's, of which more is known than the theorem says."""
+        for name in theorem.unknowns:
+            if name in self._launch.sizes or name in self._launch.scalar_names or is_reserved(name):
+                raise Rejected(f"{theorem.statement!r} has an unknown {name}: expected a name that nothing else has")
+        return [Term(z3.Int(name)) for name in theorem.unknowns]
+
     def theorem(self, theorem: Theorem) -> Obligation:
-        names = [Term(z3.Int(name)) for name in theorem.unknowns]
+        names = self._theorems_unknowns(theorem)
         goal = condition_of(theorem.holds(*names))
         return self._obligation(
             theorem.statement, [], goal, 0, (), Scope(), {name: z3.Int(name) for name in theorem.unknowns}
@@ -253,22 +306,32 @@ class _Checker:
     def complete(self, theorem: Complete) -> Obligation:
         specification = self._launch.specification
         assert specification.accesses is not None
-        names = [Term(z3.Int(name)) for name in theorem.unknowns]
+        names = self._theorems_unknowns(theorem)
         wanted = specification.accesses[theorem.access]
         place = theorem.place(*names)
         access = next(one for one in self._run.accesses if self._launch.expected(one) is wanted)
         reached: list[Condition] = [wanted.where(place)]
         reached += [within(0, one, Term(size)) for one, size in zip(place.program, self._launch.grid, strict=True)]
         reached += [within(0, one, size) for one, size in zip(place.lane, access.shape, strict=True)]
-        for loop, value in zip(specification.loops or (), place.loops, strict=False):
-            start, stop = loop.start(place), loop.stop(place)
-            reached += [within(start, value, stop), (value - start) % loop.step == 0]
+        reached += self._reached(access, place)
         found, element = wanted.index(place), theorem.index(*names)
         reached += [one == other for one, other in zip(found, element, strict=True)]
         known = [condition_of(theorem.given(*names))]
         goal = z3.And(*map(condition_of, reached))
         watch = {name: z3.Int(name) for name in theorem.unknowns}
         return self._obligation(theorem.statement, known, goal, access.line, (), Scope(), watch)
+
+    def _reached(self, access: Access, place: At) -> Iterator[Condition]:
+        """That loops around an access have the trips of a place; Rejected if the specification does not say which loops."""
+        if len(place.loops) != len(access.scope.loops):
+            raise Rejected(f"a place in {len(place.loops)} loops, of an access in {len(access.scope.loops)}")
+        for depth, (variable, value) in enumerate(zip(access.scope.loops, place.loops, strict=True)):
+            loop = self._expected_loop(variable)
+            if loop is None:
+                raise Rejected(f"{access.kind} {access.tensor} is in a loop that the specification does not have")
+            around = At(place.program, (), place.loops[:depth])
+            start, stop = loop.start(around), loop.stop(around)
+            yield from (within(start, value, stop), (value - start) % loop.step == 0)
 
     # -- shared
 

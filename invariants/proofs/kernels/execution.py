@@ -256,14 +256,16 @@ class _Execution:
         content = self._surroundings.content(access)
         if content is None:
             return data(type)
-        undefined = z3.Function(f"{UNDEFINED}{access.line}{self._suffix}", *[z3.IntSort()] * (len(access.lanes) + 1))
+        around = (*self._surroundings.programs, *access.scope.loops)
+        sorts = [z3.IntSort()] * (len(around) + len(access.lanes) + 1)
+        undefined = z3.Function(f"{UNDEFINED}{access.line}{self._suffix}", *sorts)
 
         def lane(lanes: Lanes) -> Entry:
             pairs = [(old, new) for old, new in zip(access.lanes, lanes, strict=True) if not old.eq(new)]
             there = z3.substitute(content, pairs) if pairs else content
             if mask is None:
                 return there
-            otherwise = undefined(*lanes) if other is None else other(lanes)
+            otherwise = undefined(*around, *lanes) if other is None else other(lanes)
             return None if otherwise is None else z3.If(mask.condition(lanes, "a mask"), there, otherwise)
 
         return Symbolic(type, lane)

@@ -173,6 +173,10 @@ def move_blocks(k: Any) -> Specification:
             k.stop <= blocks.slots,
             tiles <= LARGEST_GRID,
             *strides(k, "stride_sb stride_ss stride_sh stride_tb stride_ts stride_th"),
+            implies(
+                k.shares("source", "target"),
+                both(k.stride_sb == k.stride_tb, k.stride_ss == k.stride_ts, k.stride_sh == k.stride_th),
+            ),
         ),
         loops=(),
         guards=(),
@@ -181,7 +185,7 @@ def move_blocks(k: Any) -> Specification:
         any_two=blocks.apart,
         notes=(
             "Blocks are in the pool, and no block is a target twice.",
-            "Inside one pool no block is a target of one pair and a source of another.",
+            "Inside one pool no block is a target of one pair and a source of another, and strides are the same.",
             STRIDE_NOTE,
         ),
         limits={"largest num_blocks": LARGEST_INT},

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
 import z3
 
+from kvsan.invariants.proofs.kernels.execution import LOAD
 from kvsan.invariants.proofs.kernels.execution import Access as Accessed
 from kvsan.invariants.proofs.kernels.ir import Rejected
 from kvsan.invariants.proofs.kernels.semantics import fits
@@ -19,6 +21,9 @@ LARGEST_SIZE = 2**31 - 1
 _DIMENSIONS = 3
 _DEPTH = 3
 """How often what contents promise is spelled out for contents that such a promise mentions."""
+
+_RESERVED = re.compile(r"(program|lane)\d+|.*[^\w].*")
+"""Names that an execution gives its unknowns."""
 
 
 class UnknownLaunch:
@@ -64,6 +69,10 @@ class UnknownLaunch:
     def size(self, name: str, least: int = 1, most: int = LARGEST_SIZE) -> Number:
         """A size, from ``least`` to ``most``."""
         if name not in self.sizes:
+            if name in self._scalars or is_reserved(name):
+                raise Rejected(
+                    f"a size {name}: expected a name that is neither an argument's nor a program's or lane's"
+                )
             self.sizes[name] = Term(z3.Int(name))
             self.assumptions.append(condition_of(within(least, self.sizes[name], most + 1)))
         return self.sizes[name]
@@ -113,9 +122,9 @@ class UnknownLaunch:
         if tensor.contents is None:
             return None
         if self.specification.accesses is None:
-            if len(tensor.shape) != 1:
+            if len(tensor.shape) != 1 or not isinstance(tensor.strides[0], int) or tensor.strides[0] != 1:
                 raise Rejected(
-                    f"{access.tensor}: an index tensor of several dimensions needs accesses in its specification"
+                    f"{access.tensor}: an index tensor that is not one contiguous dimension needs accesses in its specification"
                 )
             return lift(self.read(access.tensor, Term(access.offset)))
         expected = self.expected(access)
@@ -129,7 +138,7 @@ class UnknownLaunch:
         alike = [
             one for one in self.specification.accesses or () if (one.kind, one.tensor) == (access.kind, access.tensor)
         ]
-        if alike and not self.exact:
+        if alike and not self.exact and access.kind == LOAD:
             return alike[min(access.number, len(alike) - 1)]
         if access.number >= len(alike):
             raise Rejected(
@@ -197,7 +206,8 @@ class UnknownLaunch:
             for one, size in zip(index, tensor.shape, strict=True)
         ]
         both_ways = [condition_of(tensor.pairs(*sides[0], *sides[1])), condition_of(tensor.pairs(*sides[1], *sides[0]))]
-        return z3.Implies(z3.And(there), z3.And(both_ways))
+        other = z3.Or([one != another for one, another in zip(first.children(), second.children(), strict=True)])
+        return z3.Implies(z3.And(*there, other), z3.And(both_ways))
 
     @staticmethod
     def _three(given: list[z3.ArithRef], filler: z3.ArithRef) -> tuple[z3.ArithRef, z3.ArithRef, z3.ArithRef]:
@@ -205,6 +215,11 @@ class UnknownLaunch:
             raise Rejected(f"a grid of {len(given)} dimensions: expected 1 to 3")
         first, second, third = [*given, *[filler] * (_DIMENSIONS - len(given))]
         return first, second, third
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a name may be that of a program, a lane, or what a loop changes."""
+    return _RESERVED.fullmatch(name) is not None
 
 
 def at(access: Accessed, programs: tuple[z3.ArithRef, ...]) -> At:

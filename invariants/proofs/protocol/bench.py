@@ -234,6 +234,18 @@ class Bench:
         """Say what must have come of the step."""
         self.expected.append(Expected(name, statement, condition_of(condition)))
 
+    def any_blocks(self) -> list[Any]:
+        """A block that can be any, or all of a real pool's."""
+        return [Term(z3.Int("any block"))] if self.values is None else [*range(self.values["units"])]
+
+    def has_key(self, unit: Any, key: Any) -> Condition:
+        """Whether a unit is a block that can be held, and has a key as its hash now."""
+        place = lift(unit)
+        if self.values is None:
+            hashed = z3.And(self.pool.keys.at(place), self.pool.keys.key_at(place) == lift(key))
+            return Truth(z3.And(place > NULL_UNIT, place < UNITS, hashed))
+        return bool(NULL_UNIT < unit < self.values["units"] and self.pool.keys[unit] == key)
+
     def is_keyed(self, unit: Any) -> Condition:
         """Whether a block has a hash now."""
         if self.values is None:

@@ -6,13 +6,9 @@ of the caller (`Bench.hand`); the manager's steps have the tables themselves.
 
 from __future__ import annotations
 
-import z3
-
 from kvsan.invariants.proofs.protocol.bench import Bench
 from kvsan.invariants.proofs.protocol.induction import Step
-from kvsan.invariants.proofs.protocol.state import NULL_UNIT, UNITS, keyed
-from kvsan.invariants.proofs.protocol.state import key as hash_of
-from kvsan.invariants.proofs.term import Truth, lift, negation, same
+from kvsan.invariants.proofs.term import both, negation, one_of, same
 
 
 def allocate(bench: Bench) -> None:
@@ -78,12 +74,10 @@ def find(bench: Bench) -> None:
     bench.begin()
     unit = bench.pool.find(key)
     if unit is not None:
-        found = z3.And(keyed(lift(unit)), hash_of(lift(unit)) == lift(key), lift(unit) > NULL_UNIT, lift(unit) < UNITS)
-        bench.expect("found", "a block that is found has the key as its hash", Truth(found))
+        bench.expect("found", "a block that is found has the key as its hash", bench.has_key(unit, key))
     else:
-        other = z3.Int("any block")
-        hidden = z3.And(other > NULL_UNIT, other < UNITS, keyed(other), hash_of(other) == lift(key))
-        bench.expect("missed", "what is not found no block has as its hash", Truth(z3.Not(hidden)))
+        hidden = one_of(*(bench.has_key(other, key) for other in bench.any_blocks()))
+        bench.expect("missed", "what is not found no block has as its hash", negation(hidden))
 
 
 def front(bench: Bench) -> None:
@@ -94,7 +88,8 @@ def front(bench: Bench) -> None:
     nothing = bench.pool.num_free == 0
     bench.expect("empty", "there is none if and only if none is free", nothing if first is None else negation(nothing))
     if first is not None:
-        bench.expect("first", "the next block to be given out is nobody's", bench.pool.references[first] == 0)
+        longest = both(bench.pool.references[first] == 0, bench.pool._previous[first] == bench.pool.num_units)
+        bench.expect("first", "the next block to be given out is nobody's, and none has been free for longer", longest)
     queued = bool(bench.pool.is_queued(unit))
     free = bench.pool.references[unit] == 0
     bench.expect("queued", "a block is queued, by its links, if and only if nobody holds it", same(free, queued))

@@ -61,6 +61,17 @@ def test_a_lemma_is_about_something(lemma: counts.Lemma) -> None:
     assert not any(satisfiable((*lemma.obligations[-1].hypotheses, goal)) for goal in untrue)
 
 
+@pytest.mark.parametrize("lemma", [lemma.name for lemma in counts.lemmas()])
+def test_a_lemma_is_refuted_of_a_count_that_is_another(lemma: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum over the first n that adds the entry behind them: the entry at n + 1 where it should be that at n."""
+
+    def goes_on_with_the_next(self: counts._Sum, n: z3.ArithRef, u: z3.ArithRef) -> z3.BoolRef:
+        return self.of(n + 1, u) == self.of(n, u) + self._summand(n + 1, u)
+
+    monkeypatch.setattr(counts._Sum, "goes_on", goes_on_with_the_next)
+    assert prove(f"count-{lemma}").status == REFUTED
+
+
 # -- what is assumed is true
 
 
