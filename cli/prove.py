@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import fnmatch
 import json
 import os
@@ -98,8 +99,10 @@ def _check_arguments(args: argparse.Namespace) -> None:
     if len(ways) > 1 or (ways and (args.part or args.claim)):
         names = [*ways, *(name for name in ("part", "claim") if getattr(args, name))]
         raise UsageError(f"{' and '.join(f'--{name}' for name in names)}: expected one of them")
-    if args.json is not None and (args.json.is_dir() or not os.access(args.json.parent, os.W_OK)):
-        raise UsageError(f"--json {args.json}: cannot be written")
+    if args.json is not None:
+        written = args.json if args.json.exists() else args.json.parent
+        if args.json.is_dir() or not os.access(written, os.W_OK):
+            raise UsageError(f"--json {args.json}: cannot be written")
 
 
 def _chosen(args: argparse.Namespace) -> tuple[list[str], Prove, bool]:
@@ -112,23 +115,30 @@ def _chosen(args: argparse.Namespace) -> tuple[list[str], Prove, bool]:
         from kvsan.ci.proofs import broken
 
         if args.broken not in broken.names():
-            raise UsageError(f"--broken {args.broken}: expected one of {', '.join(broken.names())}")
+            raise UsageError(f"no seeded mistake is called {args.broken}{_alike(args.broken, broken.names())}")
         return [args.broken], broken.prove, False
-    from kvsan.ci.proofs.parts import PARTS, all_claims, prove_with_seeds
+    from kvsan.ci.proofs.parts import PARTS, all_claims, prove
 
     for part in args.part or ():
         if part not in PARTS:
             raise UsageError(f"--part {part}: expected one of {', '.join(PARTS)}")
-    found = [claim.key for claim in all_claims() if _matches(claim, args.part, args.claim)]
-    if not found:
-        raise UsageError(f"no claim is called {' or '.join(args.claim)}; kvsan prove --list shows them")
-    return found, prove_with_seeds, not args.part and not args.claim
+    claims = [claim for claim in all_claims() if not args.part or claim.part in args.part]
+    for pattern in args.claim or ():
+        if not any(_is_called(claim, pattern) for claim in claims):
+            where = f" of the part {' or '.join(args.part)}" if args.part else ""
+            names = [name for claim in claims for name in (claim.name, claim.key)]
+            raise UsageError(f"no claim{where} is called {pattern or repr(pattern)}{_alike(pattern, names)}")
+    found = [claim.key for claim in claims if not args.claim or any(_is_called(claim, one) for one in args.claim)]
+    return found, prove, not args.part and not args.claim
 
 
-def _matches(claim: Claim, parts: Sequence[str] | None, patterns: Sequence[str] | None) -> bool:
-    if parts and claim.part not in parts:
-        return False
-    return not patterns or any(fnmatch.fnmatch(name, one) for one in patterns for name in (claim.name, claim.key))
+def _is_called(claim: Claim, pattern: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in (claim.name, claim.key))
+
+
+def _alike(name: str, names: Sequence[str]) -> str:
+    found = difflib.get_close_matches(name, names, n=1)
+    return f"{f' (did you mean {found[0]}?)' if found else ''}; kvsan prove --list shows them"
 
 
 def _list() -> int:
@@ -172,7 +182,8 @@ def _limits(outcomes: Iterable[Outcome]) -> list[str]:
     """The largest sizes for which proofs hold, each once."""
     found: dict[str, int] = {}
     for outcome in outcomes:
-        found |= outcome.limits
+        if outcome.status == "proved":
+            found |= outcome.limits
     width = max(map(len, found), default=0)
     return ["", "holds up to", *(f"  {name:{width}}  {value:,}" for name, value in found.items())] if found else []
 
@@ -185,7 +196,7 @@ def _refutation(outcome: Outcome) -> list[str]:
     if found is not None:
         lines += [f"  {line}" for line in found.story or (found.what,)]
         values = [f"{name} = {value}" for name, value in found.values.items() if value and "[" not in name]
-        lines.append(f"  values that are not 0: {', '.join(values)}")
+        lines += [f"  values that are not 0: {', '.join(values)}"] if values else []
         lines += [f"  {found.replay}"] if found.replay else []
         if found.trace:
             lines.append("  a trace of it is in the certificate (--json); kvsan replay runs it")

@@ -94,4 +94,4 @@ def test_fuzz_runs_the_command_line(tmp_path: Path) -> None:
 def test_every_target_is_in_the_help(tmp_path: Path) -> None:
     done = run(checkout(tmp_path), "make")
     listed = [line.split()[1] for line in done.stdout.splitlines()]
-    assert listed == ["help", "fuzz", "kernels", "test", "test-engines", "quality", "bench", "lint", "clean"]
+    assert listed == ["help", "fuzz", "kernels", "prove", "test", "test-engines", "quality", "bench", "lint", "clean"]

@@ -60,6 +60,13 @@ def test_main_job_runs_from_an_empty_folder(fresh: Path, tmp_path: Path) -> None
     assert re.search(r"steps +1,0\d\d in", done.stdout), done.stdout
 
 
+def test_proofs_run_from_an_empty_folder(fresh: Path, tmp_path: Path) -> None:
+    claims = ("--claim", "window", "--claim", "touch", "--claim", "move_heads/i16-w128-tp2to8")
+    done = run(tmp_path, fresh.with_name("kvsan"), "prove", *claims)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 of 3 claims proved" in done.stdout
+
+
 TARGETS = [
     "canary", "disagg", "disagg-mutant", "graphs", "graphs-mutant", "mutant", "paged", "vllm", "vllm-offload",
 ]  # fmt: skip

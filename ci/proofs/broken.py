@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from functools import partial
 
 from kvsan.ci.proofs import broken_addressing, broken_kernels, broken_protocol, int32_pools, protocol
+from kvsan.ci.proofs.proving import with_seeds
 from kvsan.gpu_kernels.compile.build import Build
-from kvsan.gpu_kernels.compile.worker import load
 from kvsan.invariants.proofs import addressing
-from kvsan.invariants.proofs.kernels.catalogue import STATEMENT, claim_of, outcome_of
-from kvsan.invariants.proofs.kernels.lowering import lower, ordered_signature
-from kvsan.invariants.proofs.kernels.prover import Subject
-from kvsan.invariants.proofs.kernels.prover import prove as prove_subject
+from kvsan.invariants.proofs.kernels.catalogue import STATEMENT, claim_of, prove_build
+from kvsan.invariants.proofs.kernels.lowering import TTIR
 from kvsan.invariants.proofs.kernels.replaying import replay
 from kvsan.invariants.proofs.kernels.specification import Specify
-from kvsan.invariants.proofs.obligation import PROVED, Outcome
+from kvsan.invariants.proofs.obligation import Outcome
 from kvsan.invariants.proofs.solver import Limits
 
 _INT32 = "int32-"
@@ -40,11 +38,7 @@ def names() -> list[str]:
 
 def prove(name: str, timeout_ms: int, seeds: int) -> Outcome:
     """Try to prove what a mistake breaks, with each seed until one refutes it."""
-    for seed in range(seeds):
-        outcome = _prove(name, Limits(timeout_ms, seed))
-        if outcome.status != PROVED:
-            break
-    return outcome
+    return with_seeds(partial(_prove, name), timeout_ms, seeds)
 
 
 def _prove(name: str, limits: Limits) -> Outcome:
@@ -55,10 +49,8 @@ def _prove(name: str, limits: Limits) -> Outcome:
         if variant.name == name:
             return protocol.prove_variant(variant.claim, variant.kind, limits)
     with _kernel(name) as (build, specify, folder):
-        claim = claim_of("kernel", f"{name}/{build.name}", build, STATEMENT, specify)
-        subject = Subject(lower(build), ordered_signature(load(build.kernel), build), build.constexprs, specify)
-        verdict = prove_subject(subject, limits)
-        return outcome_of(claim, build, subject, verdict, partial(replay, folder=folder))
+        claim = claim_of(f"{name}/{build.name}", build, STATEMENT, specify)
+        return prove_build(claim, build, TTIR, None, specify, limits, partial(replay, folder=folder))
 
 
 @contextmanager

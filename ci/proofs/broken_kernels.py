@@ -22,15 +22,12 @@ from kvsan.ci.kernels.variants_attention import ATTENTION
 from kvsan.ci.kernels.variants_pages import PAGES
 from kvsan.gpu_kernels.compile.build import Build
 from kvsan.gpu_kernels.compile.builds import builds
-from kvsan.gpu_kernels.compile.worker import load
-from kvsan.invariants.proofs.kernels.catalogue import specification_of
+from kvsan.invariants.proofs.kernels.catalogue import specification_of, subject_of
 from kvsan.invariants.proofs.kernels.interpreted import Interpreter
-from kvsan.invariants.proofs.kernels.lowering import lower, ordered_signature
-from kvsan.invariants.proofs.kernels.prover import Subject, Verdict, prove
+from kvsan.invariants.proofs.kernels.prover import Verdict, prove
 from kvsan.invariants.proofs.kernels.replaying import replay
 from kvsan.invariants.proofs.kernels.specification import Specification, Specify
 from kvsan.invariants.proofs.obligation import REFUTED
-from kvsan.invariants.proofs.solver import Limits
 from kvsan.invariants.proofs.term import both
 
 _NOWHERE = "none"
@@ -228,12 +225,6 @@ def broken_build(broken: BrokenKernel) -> Build:
     return replace(right, kernel=f"{_module(broken.variant, module.rpartition('.')[2])}:{function}")
 
 
-def verdict_of(build: Build, specify: Specify, limits: Limits = Limits()) -> tuple[Subject, Verdict]:  # noqa: B008
-    """Prove a build against a specification, or refute it."""
-    subject = Subject(lower(build), ordered_signature(load(build.kernel), build), build.constexprs, specify)
-    return subject, prove(subject, limits)
-
-
 @dataclass(frozen=True, slots=True)
 class Refutation:
     """What proofs say of a broken kernel; ``replay``: what the replay of its case showed, "" without one."""
@@ -259,7 +250,8 @@ def refutations(chosen: Iterable[BrokenKernel] = BROKEN) -> Iterator[Refutation]
     with written() as folder, Interpreter() as interpreter:
         for one in chosen:
             build = broken_build(one)
-            subject, verdict = verdict_of(build, one.specification())
+            subject = subject_of(build, one.specification())
+            verdict = prove(subject)
             yield Refutation(one, verdict, replay(build, subject, verdict, interpreter, folder) if verdict.case else "")
 
 
@@ -274,7 +266,7 @@ def originals(chosen: Iterable[BrokenKernel] = BROKEN) -> Iterator[tuple[BrokenK
         key = build.kernel, str(build.signature), str(build.constexprs), specify
         if key not in seen:
             seen.add(key)
-            yield one, verdict_of(build, specify)[1]
+            yield one, prove(subject_of(build, specify))
 
 
 def main() -> int:

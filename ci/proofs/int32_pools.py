@@ -12,12 +12,10 @@ from typing import Any
 
 from kvsan.gpu_kernels.addressing import block_of, offset_of, unit_of
 from kvsan.gpu_kernels.compile.build import Build
-from kvsan.gpu_kernels.compile.worker import load
-from kvsan.invariants.proofs.kernels.lowering import lower, ordered_signature
+from kvsan.invariants.proofs.kernels.catalogue import subject_of
 from kvsan.invariants.proofs.kernels.prover import Subject, Verdict, prove
 from kvsan.invariants.proofs.kernels.specification import At, Load, Specification, Specify, Store, Tensor
 from kvsan.invariants.proofs.obligation import REFUTED
-from kvsan.invariants.proofs.solver import Limits
 from kvsan.invariants.proofs.term import Condition, Number, both, implies, within
 
 
@@ -219,14 +217,11 @@ def at_most(specify: Specify, size: str, most: int) -> Specify:
     return capped
 
 
-def verdict_of(
-    kernel: Int32Kernel, wide: bool, most: int | None = None, limits: Limits = Limits()  # noqa: B008
-) -> tuple[Subject, Verdict]:  # fmt: skip
+def verdict_of(kernel: Int32Kernel, wide: bool, most: int | None = None) -> tuple[Subject, Verdict]:
     """Prove a kernel, for pools of ``most`` blocks at most unless None."""
-    build = kernel.build(wide)
     specify = kernel.specify if most is None else at_most(kernel.specify, kernel.size, most)
-    subject = Subject(lower(build), ordered_signature(load(build.kernel), build), build.constexprs, specify)
-    return subject, prove(subject, limits)
+    subject = subject_of(kernel.build(wide), specify)
+    return subject, prove(subject)
 
 
 def smallest_pool(kernel: Int32Kernel) -> tuple[int, Subject, Verdict, Verdict]:

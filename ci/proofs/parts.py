@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from kvsan.ci.proofs import protocol
+from kvsan.ci.proofs.proving import with_seeds
 from kvsan.invariants.proofs import addressing
 from kvsan.invariants.proofs.kernels import catalogue
 from kvsan.invariants.proofs.kernels.replaying import replay
-from kvsan.invariants.proofs.obligation import PROVED, Claim, Outcome
+from kvsan.invariants.proofs.obligation import Claim, Outcome
 from kvsan.invariants.proofs.solver import Limits
 
 
@@ -41,22 +43,7 @@ def all_claims() -> list[Claim]:
     return [claim for part in PARTS.values() for claim in part.claims()]
 
 
-def prove_with_seeds(key: str, timeout_ms: int, seeds: int) -> Outcome:
-    """Prove a claim once with each of the solver's seeds; the first outcome that is no proof is the claim's."""
+def prove(key: str, timeout_ms: int, seeds: int) -> Outcome:
+    """Prove the claim of a key, with each of the solver's seeds."""
     part, _, name = key.partition("/")
-    outcome = PARTS[part].prove(name, Limits(timeout_ms, 0))
-    seconds = outcome.seconds
-    for seed in range(1, seeds):
-        if outcome.status != PROVED:
-            break
-        outcome = PARTS[part].prove(name, Limits(timeout_ms, seed))
-        seconds += outcome.seconds
-    return Outcome(
-        outcome.claim,
-        outcome.status,
-        outcome.obligations,
-        seconds,
-        outcome.counterexample,
-        outcome.reason,
-        outcome.limits,
-    )
+    return with_seeds(partial(PARTS[part].prove, name), timeout_ms, seeds)

@@ -8,14 +8,28 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 
 from kvsan.harness.verdict import HarnessError, UsageError
-from kvsan.invariants.proofs.obligation import Outcome
+from kvsan.invariants.proofs.obligation import PROVED, Outcome
+from kvsan.invariants.proofs.solver import Limits
 
 Prove = Callable[[str, int, int], Outcome]
 """Proves the claim of a key, with a time limit for each obligation in ms and a number of seeds."""
 
 _SLOW_FIRST = ("kernel", "protocol", "addressing")
+
+
+def with_seeds(prove: Callable[[Limits], Outcome], timeout_ms: int, seeds: int) -> Outcome:
+    """Prove once with each of the solver's seeds; the first outcome that is no proof counts, seconds are those of all."""
+    outcome = prove(Limits(timeout_ms, 0))
+    seconds = outcome.seconds
+    for seed in range(1, seeds):
+        if outcome.status != PROVED:
+            break
+        outcome = prove(Limits(timeout_ms, seed))
+        seconds += outcome.seconds
+    return replace(outcome, seconds=seconds)
 
 
 def prove_all(

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from kvsan.gpu_kernels.compile.build import Build
 from kvsan.gpu_kernels.compile.builds import builds
-from kvsan.gpu_kernels.compile.worker import load
 from kvsan.gpu_kernels.interpreter import VARIABLE
 from kvsan.invariants.proofs.kernels.catalogue import specification_of
 from kvsan.invariants.proofs.kernels.lowering import Lowered, lower, ordered_signature
@@ -47,7 +46,7 @@ def main(kernels: Sequence[str]) -> int:
     for kernel in kernels:
         build = build_of(kernel)
         lowered = lower(build)
-        found[kernel] = lowered.text, dict(lowered.places), ordered_signature(load(build.kernel), build)
+        found[kernel] = lowered.text, dict(lowered.places), ordered_signature(build)
     print(json.dumps(found))
     return 0
 

@@ -23,6 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from kvsan.ci.proofs.proving import with_seeds
 from kvsan.gpu_kernels.compile.build import Build, signature
 from kvsan.gpu_kernels.compile.worker import WrongBuild
 from kvsan.harness.verdict import HarnessError, UsageError
@@ -32,10 +33,8 @@ from kvsan.invariants.proofs.kernels.lowering import TTIR
 from kvsan.invariants.proofs.kernels.replaying import replay
 from kvsan.invariants.proofs.kernels.specification import Specify
 from kvsan.invariants.proofs.kernels.unknown_launch import UnknownLaunch
-from kvsan.invariants.proofs.obligation import PROVED, Claim, Outcome
-from kvsan.invariants.proofs.solver import Limits
+from kvsan.invariants.proofs.obligation import Claim, Outcome
 
-PART = "kernel"
 _SEPARATOR = "\n"
 _WEAK = "every load and store is in bounds, no two programs meet, no integer overflows; which address is right was not specified"
 
@@ -54,18 +53,14 @@ def prove(key: str, timeout_ms: int, seeds: int) -> Outcome:
     builds, specify = _read(kernel, file)
     build = builds[int(number)]
     claim = _claim(build, specify, Path(file))
-    outcome: Outcome | None = None
-    for seed in range(seeds):
-        try:
-            outcome = prove_build(claim, build, TTIR, None, specify, Limits(timeout_ms, seed), replay)
-        except (UsageError, HarnessError):
-            raise
-        except Exception as error:
-            raise _explained(error, Path(file)) from error
-        if outcome.status != PROVED:
-            break
-    assert outcome is not None
-    return outcome
+    try:
+        return with_seeds(
+            lambda limits: prove_build(claim, build, TTIR, None, specify, limits, replay), timeout_ms, seeds
+        )
+    except (UsageError, HarnessError):
+        raise
+    except Exception as error:
+        raise _explained(error, Path(file)) from error
 
 
 @lru_cache(maxsize=4)
@@ -117,7 +112,7 @@ def _claim(build: Build, specify: Specify, file: Path) -> Claim:
     try:
         launch = UnknownLaunch(build.signature, build.constexprs, specify)
         statement = STATEMENT if launch.specification.accesses is not None else _WEAK
-        return claim_of(PART, name, build, statement, specify)
+        return claim_of(name, build, statement, specify)
     except (ImportError, WrongBuild) as error:
         raise UsageError(f"--kernel {build.kernel}: {error}") from error
     except Exception as error:

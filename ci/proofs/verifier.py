@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import os
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from kvsan.invariants.proofs.kernels.lowering import quiet
 
 _ATTRIBUTE = re.compile(r"\{llvm\.data_layout = [^}]*\}")
 """What `lowering` put on the module so that it is printed in generic form."""
@@ -30,22 +29,9 @@ class Verifier:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "module.mlir")
             file.write_text(_ATTRIBUTE.sub("{}", text), encoding="utf-8")
-            with _quiet():
+            with quiet():
                 try:
                     module = self._ir.parse_mlir_module(str(file), self._context)
                 except RuntimeError:
                     return False
                 return bool(module.verify())
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Errors go to stderr, on the file descriptor itself."""
-    kept = os.dup(2)
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)

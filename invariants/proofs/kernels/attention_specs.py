@@ -132,10 +132,6 @@ def output_accesses(k: Any, token: Formula, head: Formula, whole: Where, by_head
     return stores
 
 
-def _also(first: Where, second: Where) -> Where:
-    return lambda at: both(first(at), second(at))
-
-
 def common(k: Any, outputs: str) -> tuple[Condition, ...]:
     """Strides of the attention kernels, and the span of their masks."""
     names = f"{outputs} stride_qt stride_qh stride_table stride_block stride_slot stride_head"

@@ -83,21 +83,8 @@ def prove_build(
     claim: Claim, build: Build, level: str, target: str | None, specify: Specify, limits: Limits, replay: Replay | None
 ) -> Outcome:
     """Prove a claim about a build; ``replay`` runs a counterexample."""
-    kernel = load(build.kernel)
-    subject = Subject(
-        lower(build, level, target),
-        ordered_signature(kernel, build),
-        build.constexprs,
-        specify,
-        exact=level == TTIR,
-        theorems=level == TTIR,
-    )
+    subject = subject_of(build, specify, level, target)
     verdict = prove_subject(subject, limits)
-    return outcome_of(claim, build, subject, verdict, replay)
-
-
-def outcome_of(claim: Claim, build: Build, subject: Subject, verdict: Verdict, replay: Replay | None) -> Outcome:
-    """A verdict as an outcome, its counterexample replayed."""
     counterexample = None
     if verdict.status == REFUTED:
         assert verdict.failed is not None
@@ -106,20 +93,27 @@ def outcome_of(claim: Claim, build: Build, subject: Subject, verdict: Verdict, r
         counterexample = Counterexample(
             verdict.failed.what, verdict.failed.line, verdict.case.values(), verdict.story(), shown
         )
-    limits = UnknownLaunch(subject.signature, subject.constexprs, subject.specify).specification.limits
-    return Outcome(claim, verdict.status, verdict.shown, verdict.seconds, counterexample, verdict.reason, limits)
+    largest = UnknownLaunch(subject.signature, subject.constexprs, subject.specify).specification.limits
+    return Outcome(claim, verdict.status, verdict.shown, verdict.seconds, counterexample, verdict.reason, largest)
+
+
+def subject_of(build: Build, specify: Specify, level: str = TTIR, target: str | None = None) -> Subject:
+    """A build as what is proved: lowered as `lowering.lower` does it; what is shown of TTGIR is less (see `Subject`)."""
+    whole = level == TTIR
+    lowered = lower(build, level, target)
+    return Subject(lowered, ordered_signature(build), build.constexprs, specify, exact=whole, theorems=whole)
 
 
 def _claim(name: str, build: Build, level: str, target: str | None) -> Claim:
     specify = specification_of(build.name)
-    return claim_of(PART, name, build, STATEMENT if level == TTIR else _LAYOUTS.format(target=target), specify)
+    return claim_of(name, build, STATEMENT if level == TTIR else _LAYOUTS.format(target=target), specify)
 
 
-def claim_of(part: str, name: str, build: Build, statement: str, specify: Specify) -> Claim:
+def claim_of(name: str, build: Build, statement: str, specify: Specify) -> Claim:
     """A claim about a kernel; its source is the kernel's, with all that it calls, and its specification's."""
     kernel = load(build.kernel)
-    notes = UnknownLaunch(ordered_signature(kernel, build), build.constexprs, specify).specification.notes
-    return Claim(part, name, statement, (*notes, *GENERAL), _source(kernel, build, specify))
+    notes = UnknownLaunch(ordered_signature(build), build.constexprs, specify).specification.notes
+    return Claim(PART, name, statement, (*notes, *GENERAL), _source(kernel, build, specify))
 
 
 def _source(kernel: Any, build: Build, specify: Specify) -> str:

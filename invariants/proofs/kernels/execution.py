@@ -257,8 +257,8 @@ class _Execution:
         if content is None:
             return data(type)
         around = (*self._surroundings.programs, *access.scope.loops)
-        sorts = [z3.IntSort()] * (len(around) + len(access.lanes) + 1)
-        undefined = z3.Function(f"{UNDEFINED}{access.line}{self._suffix}", *sorts)
+        sorts = [z3.IntSort()] * (len(around) + len(access.lanes))
+        undefined = z3.Function(f"{UNDEFINED}{access.line}{self._suffix}", *sorts, z3.IntSort())
 
         def lane(lanes: Lanes) -> Entry:
             pairs = [(old, new) for old, new in zip(access.lanes, lanes, strict=True) if not old.eq(new)]
@@ -290,9 +290,8 @@ class _Execution:
     def _on_tt_assert(self, operation: Operation, operands: list[Symbolic]) -> list[Symbolic]:
         lanes = self._lanes(operands[0].type.shape)
         condition = operands[0].condition(lanes, f"line {operation.line}: an assertion")
-        self._demand(
-            f"assertion: {operation.attributes.get('message', '')}", condition, operation, lanes, operands[0].type.shape
-        )
+        what = f"assertion: {operation.attributes.get('message', '')}"
+        self._demand(what, condition, operation, lanes, operands[0].type.shape)
         return []
 
     @staticmethod

@@ -193,14 +193,6 @@ class Interpreter:
         return b"".join(parts)
 
 
-def run_interpreted(
-    launch: ConcreteLaunch, only_program: Program | None = None, timeout_s: float = 120.0
-) -> Interpreted:
-    """Run one launch, or one program of it, in a process of its own."""
-    with Interpreter() as interpreter:
-        return interpreter.run(launch, None if only_program is None else (only_program,), timeout_s)
-
-
 def _interpreted(answer: dict[str, Any]) -> Interpreted:
     bug = answer["bug"]
     return Interpreted(

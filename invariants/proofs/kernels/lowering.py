@@ -38,16 +38,6 @@ def lower(build: Build, level: str = TTIR, target: str | None = None) -> Lowered
     are not covered. Rejected if the kernel does not compile, WrongBuild if its arguments are others.
     """
     kernel = load(build.kernel)
-    return lower_function(kernel, build, level, target)
-
-
-def ordered_signature(kernel: Any, build: Build) -> dict[str, str]:
-    """Types of the arguments that the IR has, in the order of the kernel."""
-    return {name: build.signature[name] for name in kernel.arg_names if name in build.signature}
-
-
-def lower_function(kernel: Any, build: Build, level: str = TTIR, target: str | None = None) -> Lowered:
-    """Likewise, of a kernel that is loaded already."""
     if os.environ.get("TRITON_INTERPRET"):
         raise WrongBuild("TRITON_INTERPRET is set: this process interprets kernels and cannot compile them")
     described = {"signature": dict(build.signature), "constexprs": dict(build.constexprs)}
@@ -83,16 +73,21 @@ def lower_function(kernel: Any, build: Build, level: str = TTIR, target: str | N
     except Exception as error:
         raise Rejected(f"the kernel does not compile: {type(error).__name__}: {error}") from error
     module.set_attr("llvm.data_layout", ir.builder(context).get_string_attr("none"))
-    with _quiet():
+    with quiet():
         text, located = module.str_nodebug(), str(module)
     if not text.lstrip().startswith(('"builtin.module"', "#")):
         raise Rejected("this release of Triton does not print the generic form of its IR")
     return Lowered(text, places(text, located))
 
 
+def ordered_signature(build: Build) -> dict[str, str]:
+    """Types of the arguments that the IR has, in the order of the kernel."""
+    return {name: build.signature[name] for name in load(build.kernel).arg_names if name in build.signature}
+
+
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The verifier complains on stderr, on the file descriptor itself."""
+def quiet() -> Iterator[None]:
+    """Without the complaints of MLIR's verifier, which writes to stderr's file descriptor itself."""
     kept = os.dup(2)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         os.dup2(nowhere.fileno(), 2)

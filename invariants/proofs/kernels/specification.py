@@ -20,7 +20,7 @@ number, an integer argument an unknown)::
         )
 
 Formulas use ``+ - * // %``, comparisons and the functions of `proofs.term`; ``if`` on constexprs only. They are functions
-over Python ints too: what a launch may hold is checked on real launches by the same text (`running`).
+over Python ints too: what a launch may hold is checked on real launches by the same text (`known_launch`).
 """
 
 from __future__ import annotations

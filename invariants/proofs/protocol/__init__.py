@@ -2,5 +2,6 @@
 
 The steps are the manager's own methods, run on symbolic columns (`columns`); what holds between two steps is a list of
 clauses (`clauses`) about a view of the state (`state`); a count is defined from the tables, and how it changes is proved
-apart (`counts`). `steps` says from which states which method is run, `induction` that each step keeps every clause.
+apart (`counts`). `pool_steps` and `manager_steps` say from which states which method is run, `induction` that each step
+keeps every clause.
 """

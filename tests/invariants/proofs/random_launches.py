@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import z3
+from evaluation import evaluator
 
-from kvsan.invariants.proofs.kernels.evaluation import evaluator
 from kvsan.invariants.proofs.kernels.interpreted import ConcreteLaunch, ConcreteTensor
 from kvsan.invariants.proofs.kernels.known_launch import KnownLaunch
 from kvsan.invariants.proofs.kernels.prover import Subject

@@ -12,10 +12,10 @@ from typing import Any
 
 from kvsan.ci.proofs.broken_kernels import BROKEN, BrokenKernel, broken_build, only_races, written
 from kvsan.gpu_kernels.compile.build import Build
-from kvsan.gpu_kernels.compile.worker import load
 from kvsan.harness.verdict import HarnessError
+from kvsan.invariants.proofs.kernels.catalogue import subject_of
 from kvsan.invariants.proofs.kernels.interpreted import Interpreter
-from kvsan.invariants.proofs.kernels.lowering import lower, ordered_signature
+from kvsan.invariants.proofs.kernels.lowering import TTGIR
 from kvsan.invariants.proofs.kernels.prover import Subject, Verdict, prove
 from kvsan.invariants.proofs.kernels.replaying import replay
 from kvsan.invariants.proofs.kernels.specification import Specification, Specify, Tensor
@@ -36,11 +36,7 @@ class Desk:
         return next(one for one in BROKEN if one.name == name)
 
     def refute(self, build: Build, specify: Specify, level: str = "ttir") -> tuple[Build, Subject, Verdict]:
-        signature = ordered_signature(load(build.kernel), build)
-        exact = level == "ttir"
-        subject = Subject(
-            lower(build, level, None if exact else "sm_90"), signature, build.constexprs, specify, exact, exact
-        )
+        subject = subject_of(build, specify, level, "sm_90" if level == TTGIR else None)
         return build, subject, prove(subject)
 
     def of(self, name: str, specify: Specify | None = None, level: str = "ttir") -> tuple[Build, Subject, Verdict]:

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 import z3
+from evaluation import evaluator
 from random_launches import RandomLaunch, random_launch
 
 from kvsan.ci.proofs.subjects import build_of, subjects
-from kvsan.invariants.proofs.kernels.evaluation import evaluator
 from kvsan.invariants.proofs.kernels.execution import Access, Guard, Loop, Run, execute
 from kvsan.invariants.proofs.kernels.interpreted import Interpreted, Interpreter
 from kvsan.invariants.proofs.kernels.parsing import parse

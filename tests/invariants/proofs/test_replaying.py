@@ -24,7 +24,6 @@ from kvsan.invariants.proofs.kernels.interpreted import (
     Interpreter,
     Program,
     TooLarge,
-    run_interpreted,
 )
 from kvsan.invariants.proofs.kernels.specification import Tensor
 
@@ -184,11 +183,11 @@ def test_a_launch_of_more_than_all_addresses_is_refused(interpreter: Interpreter
         interpreter.run(written({0: 5}, 2**40))
 
 
-def test_a_kernel_that_is_not_there_is_an_error_of_the_harness() -> None:
+def test_a_kernel_that_is_not_there_is_an_error_of_the_harness(interpreter: Interpreter) -> None:
     launch = written({0: 5})
     missing = ConcreteLaunch("kvsan.nowhere:kernel", launch.signature, launch.constexprs, {}, launch.tensors, (1,))
     with pytest.raises(HarnessError, match="nowhere"):
-        run_interpreted(missing)
+        interpreter.run(missing)
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(0, (0, 0)), (13, (1, 3)), (7, None), (50, None), (-1, None)])
