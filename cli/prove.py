@@ -7,6 +7,7 @@ import difflib
 import fnmatch
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from kvsan.invariants.proofs.obligation import Claim, Outcome
 
 _PLAIN_EVERY_S = 10.0
+
+_TOLD = re.compile(r".*\[|(other_)?(program|lane|loop)\d+$|expected_|(happens|taken|offset|last_offset)$")
+"""Names of values that a story has told already."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -41,7 +45,10 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--kernel", metavar="MODULE:FUNCTION", help="a Triton kernel of your own, with --spec")
     parser.add_argument("--spec", type=Path, metavar="FILE", help="its specification, a Python file (docs/proofs.md)")
     parser.add_argument(
-        "--broken", metavar="NAME", help="a seeded mistake instead, to see what a refutation looks like"
+        "--broken",
+        action="append",
+        metavar="NAME",
+        help="a seeded mistake instead, to see what a refutation looks like; all: every one",
     )
     parser.add_argument("--list", action="store_true", help="list claims and seeded mistakes, and prove nothing")
     parser.add_argument(
@@ -114,9 +121,11 @@ def _chosen(args: argparse.Namespace) -> tuple[list[str], Prove, bool]:
     if args.broken:
         from kvsan.ci.proofs import broken
 
-        if args.broken not in broken.names():
-            raise UsageError(f"no seeded mistake is called {args.broken}{_alike(args.broken, broken.names())}")
-        return [args.broken], broken.prove, False
+        names = broken.names()
+        for name in args.broken:
+            if name not in (*names, "all"):
+                raise UsageError(f"no seeded mistake is called {name}{_alike(name, names)}")
+        return names if "all" in args.broken else args.broken, broken.prove, False
     from kvsan.ci.proofs.parts import PARTS, all_claims, prove
 
     for part in args.part or ():
@@ -159,7 +168,7 @@ def _tell(outcomes: Sequence[Outcome], verbose: bool) -> None:
     for outcome in sorted(outcomes, key=lambda outcome: outcome.claim.key):
         groups.setdefault(_group(outcome), []).append(outcome)
     for name, found in groups.items():
-        counts = f"{len(found):4} claims {sum(one.obligations for one in found):6} obligations"
+        counts = f"{len(found):4} claim{'s' if len(found) > 1 else ' '} {sum(one.obligations for one in found):6} obligations"
         proved = sum(one.status == "proved" for one in found)
         verdict = "proved" if proved == len(found) else f"{proved} proved, {len(found) - proved} NOT"
         print(f"{name:32}{counts} {sum(one.seconds for one in found):8.1f} s  {verdict}")
@@ -189,17 +198,17 @@ def _limits(outcomes: Iterable[Outcome]) -> list[str]:
 
 
 def _refutation(outcome: Outcome) -> list[str]:
-    lines = [f"NOT PROVED {outcome.claim.key} ({outcome.status})", f"  {outcome.claim.statement}"]
+    lines = [f"NOT PROVED {outcome.claim.key} ({outcome.status})"]
     if outcome.reason:
         lines.append(f"  {outcome.reason}")
     found = outcome.counterexample
     if found is not None:
-        lines += [f"  {line}" for line in found.story or (found.what,)]
-        values = [f"{name} = {value}" for name, value in found.values.items() if value and "[" not in name]
+        lines += [f"  {outcome.claim.statement}", *(f"  {line}" for line in found.story or (found.what,))]
+        values = [f"{name} = {value}" for name, value in found.values.items() if value and not _TOLD.match(name)]
         lines += [f"  values that are not 0: {', '.join(values)}"] if values else []
         lines += [f"  {found.replay}"] if found.replay else []
         if found.trace:
-            lines.append("  a trace of it is in the certificate (--json); kvsan replay runs it")
+            lines.append("  --json FILE writes a trace of it beside FILE; kvsan replay runs it")
     return lines
 
 

@@ -5,6 +5,7 @@ The numbers in ``source`` are public reports of the mechanism (those without a n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -177,7 +178,8 @@ def _broken(
     claim: str, function: str, wrong: Callable[..., Any], mechanism: str, source: str = "", *also: str
 ) -> BrokenAddressing:
     functions = replace(REAL, **{function: wrong})
-    return BrokenAddressing(wrong.__name__, function, functions, claim, mechanism, source, also)
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", wrong.__name__).lower()
+    return BrokenAddressing(name, function, functions, claim, mechanism, source, also)
 
 
 BROKEN = (

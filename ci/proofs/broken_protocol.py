@@ -229,7 +229,7 @@ def _seeded(name: str, claim: str, clause: str, *also: str) -> BrokenProtocol:
 BROKEN: tuple[BrokenProtocol, ...] = (
     BrokenProtocol(TouchWithoutUnlink, "touch", "free", ("take_hits",)),
     BrokenProtocol(QueuedAtOne, "release", "free"),
-    BrokenProtocol(FreedToTheFront, "release", "ring", ("trim",)),
+    BrokenProtocol(FreedToTheFront, "release", "ring", ("trim", "release_table")),
     BrokenProtocol(WithdrawsTheOldest, "withdraw", "hash"),
     _seeded("hash_kept_on_reuse", "allocate", "map", "extend"),
     _seeded("stale_hash_on_recycled_block", "allocate", "withdrawn"),
@@ -237,7 +237,7 @@ BROKEN: tuple[BrokenProtocol, ...] = (
     BrokenProtocol(FindsOneOnly, "find", "missed"),
     BrokenProtocol(FrontIsTheBack, "front", "first"),
     BrokenProtocol(CachedCountsAsHeld, "front", "queued"),
-    _seeded("freed_while_shared", "release", "free", "release_table"),
+    _seeded("freed_while_shared", "release", "free"),
     BrokenProtocol(HitsNotHeld, "take_hits", "references"),
     BrokenProtocol(HoldsAllButLast, "hold", "references"),
     _seeded("one_block_short", "schedule", "requests"),

@@ -14,7 +14,7 @@ from kvsan.gpu_kernels.addressing import block_of, offset_of, unit_of
 from kvsan.gpu_kernels.compile.build import Build
 from kvsan.invariants.proofs.kernels.catalogue import subject_of
 from kvsan.invariants.proofs.kernels.prover import Subject, Verdict, prove
-from kvsan.invariants.proofs.kernels.specification import At, Load, Specification, Specify, Store, Tensor
+from kvsan.invariants.proofs.kernels.specification import At, Load, Loop, Specification, Specify, Store, Tensor
 from kvsan.invariants.proofs.obligation import REFUTED
 from kvsan.invariants.proofs.term import Condition, Number, both, implies, within
 
@@ -81,7 +81,8 @@ def read_latent_specification(k: Any) -> Specification:
     shape = blocks, k.BLOCK_SIZE, k.WIDTH
 
     def whole(at: At) -> Condition:
-        return within(0, at.lane[0], k.WIDTH)
+        holds: Condition = at.lane[0] < k.WIDTH
+        return holds
 
     def element(at: At) -> tuple[Number, ...]:
         block = k.read("table", block_of(at.program[0], k.BLOCK_SIZE))
@@ -133,6 +134,7 @@ def append_pages_specification(k: Any) -> Specification:
                 ),
             ),
         ),
+        loops=(Loop(lambda _: 0, lambda _: 2, 1),),
         guards=(),
     )  # fmt: skip
 

@@ -81,11 +81,11 @@ def _prove_start(claim: Claim, limits: Limits, pool_type: type[BlockPool], manag
     sizes = {"largest pool looked at": start.LARGEST}
     if shown.status != PROVED or not differences:
         return Outcome(claim, shown.status, shown.obligations, shown.seconds, None, shown.reason, sizes)
-    what = f"{differences[0]} is not what the clauses are proved of"
+    story = tuple(f"{one} is not what the clauses are proved of" for one in differences[:3])
     units = int("".join(filter(str.isdigit, differences[0])))
     said, trace = _as_trace(START, "", {"units": units}, manager_type)
     said = "; ".join(filter(None, ("made by the real constructor", said)))
-    found = Counterexample(what, 0, {"units": units}, tuple(differences[:3]), said, trace)
+    found = Counterexample(story[0], 0, {"units": units}, story, said, trace)
     return Outcome(claim, REFUTED, shown.obligations, shown.seconds, found, limits=sizes)
 
 

@@ -90,6 +90,7 @@ class Ways:
         yield [*old, *self.start("r2", self.size, 1)]
         yield [*old, *other, *again]
         yield [*old, *other, Launch("b9"), Retire("b9")]
+        yield from self._withdraw()
 
     def _touch(self) -> Iterator[Way]:
         """A cached block is hit: nobody holds it, or somebody does."""
@@ -235,6 +236,7 @@ class Ways:
             flights: Way = [one for _ in range(launches) for one in self.fly("r1", self.size)]
             retires: Way = [Retire(one.b) for one in flights if isinstance(one, Launch)]
             yield [prompt, *begun, *flights, end, *retires]
+            yield [prompt, *begun, Fork("r1", "c"), *flights, end, *retires]
             yield [prompt, *begun, Schedule("r1", self.size), Launch("b8"), Schedule("r1", 1), end]
 
     _abort = _finish = _preempt = _end

@@ -41,6 +41,8 @@ _WEAK = "every load and store is in bounds, no two programs meet, no integer ove
 
 def keys(kernel: str, file: Path) -> list[str]:
     """One key for each configuration of the file; UsageError if file or kernel are not what they should be."""
+    if kernel.count(":") != 1:
+        raise UsageError(f"--kernel {kernel}: expected MODULE:FUNCTION")
     builds, specify = _read(kernel, str(file))
     for build in builds:
         _claim(build, specify, file)
@@ -121,8 +123,11 @@ def _claim(build: Build, specify: Specify, file: Path) -> Claim:
 
 def _explained(error: Exception, file: Path) -> Exception:
     """UsageError for what the user's file does; HarnessError for what KVSan does."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == file.name]
-    if frames or isinstance(error, Rejected | WrongBuild):
-        line = f", line {frames[-1].lineno}" if frames else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()]
+    line = f", line {lines[-1]}" if lines else ""
+    if isinstance(error, Rejected | WrongBuild):
+        return UsageError(f"--spec {file}{line}: {error}")
+    if lines:
         return UsageError(f"--spec {file}{line}: {type(error).__name__}: {error}")
     return HarnessError(f"{type(error).__name__}: {error}")

@@ -81,7 +81,7 @@ def check_arguments(kernel: Any, build: Message) -> None:
     given = build["signature"].keys() | build["constexprs"].keys()
     constants = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
     problems = {
-        "not in the build": set(kernel.arg_names) - given,
+        "of the kernel, without a type or value": set(kernel.arg_names) - given,
         "not an argument of the kernel": given - set(kernel.arg_names),
         "a constexpr of the kernel": constants & build["signature"].keys(),
     }

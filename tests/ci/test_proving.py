@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kvsan.ci.proofs.proving import prove_all
+from kvsan.ci.proofs.proving import prove_all, with_seeds
 from kvsan.harness.verdict import HarnessError
 from kvsan.invariants.proofs.obligation import Claim, Outcome
+from kvsan.invariants.proofs.solver import Limits
 
 PARTS = {"addressing", "kernel", "protocol"}
 
@@ -31,6 +32,17 @@ def test_every_key_comes_back_from_another_process() -> None:
     assert sorted(found) == [str(number) for number in range(8)]
     assert {outcome.obligations for outcome in found.values()} == {42}
     assert str(os.getpid()) not in {outcome.claim.statement for outcome in found.values()}
+
+
+def test_the_first_seed_that_does_not_prove_counts_and_seconds_are_those_of_all() -> None:
+    asked = []
+
+    def prove(limits: Limits) -> Outcome:
+        asked.append(limits.seed)
+        return Outcome(Claim("none", "", ""), "unknown" if limits.seed == 1 else "proved", 1, 2.0)
+
+    outcome = with_seeds(prove, 40, 3)
+    assert (outcome.status, outcome.seconds, asked) == ("unknown", 4.0, [0, 1])
 
 
 @pytest.mark.parametrize(("key", "said"), [("dies", "a process that proves died"), ("raises", "no proof of anything")])

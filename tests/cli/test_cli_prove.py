@@ -108,12 +108,18 @@ def test_a_limit_that_is_too_short_is_a_failure_and_not_a_success(tmp_path: Path
     done = prove(tmp_path, "--claim", "paged_decode_split/fp32*", "--timeout", "0.001s")
     assert done.returncode == 1, done.stderr
     assert "(unknown)" in done.stdout
+    assert "holds up to" not in done.stdout
 
 
 def test_the_kernel_of_the_page_is_proved(example: Path) -> None:
     done = prove(example, *OWN)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 of 2 claims proved" in done.stdout
+
+
+def test_a_specification_may_be_in_another_folder(example: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    done = prove(tmp_path_factory.mktemp("elsewhere"), *OWN[:3], str(example / OWN[3]))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_kernel_of_the_page_with_int32_offsets_is_refuted(example: Path) -> None:
@@ -139,6 +145,7 @@ def test_without_accesses_bounds_and_races_are_still_shown(example: Path) -> Non
 
 BAD_INPUT = [
     (("--kernel", "mygather:gather"), "--kernel and --spec belong together"),
+    (("--kernel", "mygather", "--spec", "gather_spec.py"), "--kernel mygather: expected MODULE:FUNCTION"),
     (("--kernel", "nowhere:gather", "--spec", "gather_spec.py"), "No module named 'nowhere'"),
     (("--kernel", "mygather:tl", "--spec", "gather_spec.py"), "no function under @triton.jit"),
     (("--kernel", "mygather:gather", "--spec", "nowhere.py"), "no such file"),

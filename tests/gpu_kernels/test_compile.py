@@ -115,7 +115,7 @@ def test_a_type_that_changes_by_branch_does_not_compile() -> None:
 
 
 WRONG_BUILDS = {
-    "length: not in the build": replace(ADD, signature=signature({"*fp32": "x out"})),
+    "length: of the kernel, without a type or value": replace(ADD, signature=signature({"*fp32": "x out"})),
     "size: not an argument of the kernel": replace(ADD, constexprs={"SIZE": 128, "size": 1}),
     "SIZE: a constexpr of the kernel": replace(ADD, signature=ADD.signature | {"SIZE": "i32"}, constexprs={}),
     "tiny_kernels:plain_function is no function under @triton.jit": replace(ADD, kernel="tiny_kernels:plain_function"),

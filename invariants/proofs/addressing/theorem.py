@@ -110,7 +110,8 @@ class Theorem:
             held, shown = False, f"run again on these numbers: {type(error).__name__}: {error}"
         if held:
             raise NotReplayed(f"{self.name}: {dict(values)} is no counterexample: {'; '.join(calls)}")
-        return Counterexample(what or self.what, 0, values, tuple(calls), shown)
+        failed = what or self.what
+        return Counterexample(failed, 0, values, (f"This does not hold: {failed}", *calls), shown)
 
     def _used(self, functions: Functions, numbers: Numbers) -> list[z3.BoolRef]:
         instances = []

@@ -90,9 +90,9 @@ def prove_build(
         assert verdict.failed is not None
         assert verdict.case is not None
         shown = replay(build, subject, verdict) if replay else ""
-        counterexample = Counterexample(
-            verdict.failed.what, verdict.failed.line, verdict.case.values(), verdict.story(), shown
-        )
+        constexprs = ", ".join(f"{name} = {value}" for name, value in subject.constexprs.items())
+        story = (*verdict.story(), f"constexprs: {constexprs}")
+        counterexample = Counterexample(verdict.failed.what, verdict.failed.line, verdict.case.values(), story, shown)
     largest = UnknownLaunch(subject.signature, subject.constexprs, subject.specify).specification.limits
     return Outcome(claim, verdict.status, verdict.shown, verdict.seconds, counterexample, verdict.reason, largest)
 

@@ -15,8 +15,9 @@ import z3
 from kvsan.invariants.proofs.kernels.cases import TWIN, index_name, read_name
 from kvsan.invariants.proofs.kernels.execution import STORE, Access, Run, Scope
 from kvsan.invariants.proofs.kernels.ir import Rejected
+from kvsan.invariants.proofs.kernels.separate_elements import check_separate
 from kvsan.invariants.proofs.kernels.specification import At, Complete, Loop, Tensor, Theorem
-from kvsan.invariants.proofs.kernels.symbols import parts_of
+from kvsan.invariants.proofs.kernels.symbols import premises, unknowns
 from kvsan.invariants.proofs.kernels.unknown_launch import UnknownLaunch, at, is_reserved
 from kvsan.invariants.proofs.kernels.whole_blocks import check_lanes, check_positions
 from kvsan.invariants.proofs.obligation import Obligation
@@ -30,6 +31,7 @@ def obligations(launch: UnknownLaunch, run: Run) -> Iterator[Obligation]:
     """
     checker = _Checker(launch, run)
     checker.refuse_changed_contents()
+    checker.refuse_overlaps()
     found = [*checker.demands()]
     found += checker.bounds() if launch.specification.accesses is None else checker.addresses()
     found += checker.control()
@@ -76,6 +78,12 @@ class _Checker:
             same = {access.tensor, *(one for pair in specification.aliases if access.tensor in pair for one in pair)}
             if access.kind == STORE and same & read:
                 raise Rejected(f"line {access.line}: a store to {access.tensor}, whose contents the kernel relies on")
+
+    def refuse_overlaps(self) -> None:
+        """Rejected if two indexes of a tensor that the kernel stores to are one element by the strides alone."""
+        if self._launch.specification.accesses is not None:  # else offsets are compared, and not indexes
+            for name in {one.tensor for one in self._run.accesses if one.kind == STORE}:
+                check_separate(name, self._tensor(name))
 
     def demands(self) -> Iterator[Obligation]:
         for one in self._run.demands:
@@ -248,7 +256,7 @@ class _Checker:
             )
             known += [
                 z3.Implies(two, condition_of(self._launch.specification.any_two(*pair)))
-                for pair in _both_ways(first.at, second.at)
+                for pair in ((first.at, second.at), (second.at, first.at))
             ]
         alike = zip(_numbers(first.at), _numbers(second.at), strict=False)
         same_shape = len(_numbers(first.at)) == len(_numbers(second.at))
@@ -298,10 +306,9 @@ class _Checker:
 
     def theorem(self, theorem: Theorem) -> Obligation:
         names = self._theorems_unknowns(theorem)
-        goal = condition_of(theorem.holds(*names))
-        return self._obligation(
-            theorem.statement, [], goal, 0, (), Scope(), {name: z3.Int(name) for name in theorem.unknowns}
-        )
+        known, goal = premises(condition_of(theorem.holds(*names)))
+        watch = {name: z3.Int(name) for name in theorem.unknowns}
+        return self._obligation(theorem.statement, known, goal, 0, (), Scope(), watch)
 
     def complete(self, theorem: Complete) -> Obligation:
         specification = self._launch.specification
@@ -364,12 +371,6 @@ class _Checker:
         return Obligation(what, tuple(hypotheses), goal, line, watch, small)
 
 
-def unknowns(expression: z3.ExprRef) -> set[str]:
-    """Names of the integers that an expression mentions."""
-    constants = [part.decl() for part in parts_of(expression) if z3.is_const(part)]
-    return {one.name() for one in constants if one.kind() == z3.Z3_OP_UNINTERPRETED}
-
-
 def _ranges(lanes: Iterable[z3.ArithRef], shape: Iterable[int]) -> list[z3.BoolRef]:
     return [z3.And(lane >= 0, lane < size) for lane, size in zip(lanes, shape, strict=True)]
 
@@ -385,10 +386,6 @@ def _offset(tensor: Tensor, index: tuple[Number, ...]) -> Number:
 
 def _numbers(place: At) -> list[z3.ArithRef]:
     return [lift(one) for one in (*place.program, *place.lane, *place.loops)]
-
-
-def _both_ways(first: At, second: At) -> list[tuple[At, At]]:
-    return [(first, second), (second, first)]
 
 
 def _three(programs: tuple[z3.ArithRef, ...]) -> tuple[Term, Term, Term]:

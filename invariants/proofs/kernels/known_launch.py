@@ -56,9 +56,11 @@ class KnownLaunch:
         return int(self._arguments[tensor][tuple(map(int, index))])
 
     def shares(self, tensor: str, other: str) -> bool:
-        """Whether two tensors are of one storage."""
-        storages = {self._arguments[one].untyped_storage().data_ptr() for one in (tensor, other)}
-        return len(storages) == 1
+        """Whether two tensors are of one storage; not in a launch that is made up, whose tensors have none."""
+        found: list[Any] = [self._arguments.get(one) for one in (tensor, other)]
+        if not all(hasattr(one, "untyped_storage") for one in found):
+            return False
+        return len({one.untyped_storage().data_ptr() for one in found}) == 1
 
 
 def broken_promises(

@@ -116,6 +116,8 @@ def _number_demand(result: Symbolic, what: str, holds: Callable[[z3.ArithRef], z
 
 
 def _arithmetic(operation: Operation, operands: list[Symbolic], type: Type) -> _Ruled:
+    if type.width == 1:
+        return _on_bits(operation, operands, type), []
     result = pointwise(type, _ARITHMETIC[operation.name], *operands)
     what = _named(operation, f"overflow of int{type.width}: the result")
     return result, [_number_demand(result, what, lambda number: fits(number, type.width))]
@@ -132,6 +134,8 @@ def _division(operation: Operation, operands: list[Symbolic], type: Type) -> _Ru
 
 
 def _choice(operation: Operation, operands: list[Symbolic], type: Type) -> _Ruled:
+    if type.width == 1:
+        return _on_bits(operation, operands, type), []
     return pointwise(type, _CHOICE[operation.name], *operands), []
 
 

@@ -107,3 +107,18 @@ def varies(step: z3.ExprRef, unknowns: tuple[z3.ArithRef, ...]) -> bool:
     """Whether what a loop adds each trip mentions what may be another number in another trip."""
     changing = {one.get_id() for one in unknowns}
     return any(part.get_id() in changing or part.decl().name().startswith(UNDEFINED) for part in parts_of(step))
+
+
+def unknowns(expression: z3.ExprRef) -> set[str]:
+    """Names of the integers that an expression mentions."""
+    constants = [part.decl() for part in parts_of(expression) if z3.is_const(part)]
+    return {one.name() for one in constants if one.kind() == z3.Z3_OP_UNINTERPRETED}
+
+
+def premises(statement: z3.BoolRef) -> tuple[list[z3.BoolRef], z3.BoolRef]:
+    """What an implication, as `term.implies` writes it, starts from, and what follows; that it ever holds can be asked then."""
+    found = []
+    while z3.is_or(statement) and statement.num_args() > 1 and z3.is_not(statement.arg(0)):
+        found.append(statement.arg(0).arg(0))
+        statement = z3.Or(*statement.children()[1:]) if statement.num_args() > 2 else statement.arg(1)
+    return found, statement

@@ -4,7 +4,7 @@ Formulas say where each lane of a block is, and hold of a block with fewer lanes
 read at the right addresses. Two ways in which a formula tells how many lanes there are to be:
 
 - ``at.loop + at.lane[0]``, a position: the loop has as many positions a trip as its step, so that dimension has as many lanes;
-- ``at.lane[1] < 128``, a condition on one dimension of lanes and nothing else: no lane for which it holds is missing.
+- ``at.lane[1] < 128``, an end of one dimension of lanes and nothing else: no lane before it is missing.
 
 `specification.Complete` says it of everything else.
 """
@@ -18,6 +18,9 @@ import z3
 from kvsan.invariants.proofs.kernels.execution import Scope
 from kvsan.invariants.proofs.kernels.ir import Rejected
 from kvsan.invariants.proofs.kernels.symbols import Lanes, parts_of
+
+_BEYOND = 1 << 40
+"""A lane that no block has: a condition that holds of it is no end of anything."""
 
 
 def check_positions(
@@ -34,13 +37,17 @@ def check_positions(
 
 
 def check_lanes(what: str, lanes: Lanes, shape: tuple[int, ...], where: z3.BoolRef) -> None:
-    """Rejected if a condition on lanes of one dimension alone holds of the first one that the block does not have."""
-    for formula in _conjuncts(where):
-        for lane, size in zip(lanes, shape, strict=True):
-            if not _mentions(formula, lane) or any(not one.eq(lane) for one in _unknowns(formula)):
-                continue
-            if not z3.is_false(z3.simplify(z3.substitute(formula, (lane, z3.IntVal(size))))):
-                raise Rejected(f"{what}: {size} lanes, and the specification has more: {z3.simplify(formula)}")
+    """Rejected if a condition on lanes of one dimension alone ends somewhere, but not before the block does."""
+    for lane, size in zip(lanes, shape, strict=True):
+        alone = [one for one in _conjuncts(where) if _unknowns(one) and all(part.eq(lane) for part in _unknowns(one))]
+        limit = z3.And(*alone)
+        if not _is_false(limit, lane, size) and _is_false(limit, lane, _BEYOND):
+            raise Rejected(f"{what}: {size} lanes, and the specification has more: {z3.simplify(limit)}")
+
+
+def _is_false(condition: z3.BoolRef, lane: z3.ArithRef, number: int) -> bool:
+    """Whether the condition on a lane does not hold of one number."""
+    return bool(z3.is_false(z3.simplify(z3.substitute(condition, (lane, z3.IntVal(number))))))
 
 
 def _conjuncts(formula: z3.ExprRef) -> Iterator[z3.ExprRef]:

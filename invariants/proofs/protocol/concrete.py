@@ -55,7 +55,10 @@ def replayed(scenario: Callable[[Bench], None], values: Mapping[str, int], parts
         scenario(bench)
     except Exception as error:
         return before, [f"error ({type(error).__name__}: {error})"]
-    after = [*broken_clauses(view_of(bench.pool, bench.holdings(), rest, tail, queue), bench.pool)]
+    # A block that joined the queue was touched last when it did.
+    joined = reversed([unit for unit in dict.fromkeys(reversed(bench.pool.touched)) if unit not in queue])
+    order = [*queue, *joined]
+    after = [*broken_clauses(view_of(bench.pool, bench.holdings(), rest, tail, order), bench.pool)]
     after += [one.name for one in bench.expected if z3.is_false(z3.simplify(one.condition))]
     newly = [unit for unit, key in enumerate(bench.pool.keys) if key is not None and keys_before[unit] is None]
     newly = newly if bench.computed else []
@@ -78,7 +81,8 @@ def view_of(
 ) -> View:
     """View of a real pool; ``rest`` counts entries of tables that are not among the holdings.
 
-    ``earlier`` is the queue before the step, whose blocks must come before all that have joined since.
+    ``earlier`` is the queue before the step, and what has joined since in that order, as far as it is known: blocks must stand
+    in the queue in this order, and before all others.
     """
     joined = (unit for unit in pool.queue() if unit not in earlier)
     order = {unit: position for position, unit in enumerate([*earlier, *joined])}

@@ -98,7 +98,7 @@ def test_a_counterexample_can_be_read() -> None:
     counterexample = outcome.counterexample
     assert counterexample is not None
     assert counterexample.values == {"window": 1, "position": 1, "seen": 0}
-    assert counterexample.story == ("first_visible(1, 1) = 0",)
+    assert counterexample.story == (f"This does not hold: {counterexample.what}", "first_visible(1, 1) = 0")
     assert counterexample.replay == "run again on these numbers: it is false"
     assert counterexample.what.startswith("A query sees an earlier position")
 
