@@ -1,16 +1,20 @@
-"""What was proved, written down: claims, assumptions, hashes of what they are about, versions, time.
+"""What was proved, written down: claims, assumptions, hashes of what they are about and of the proofs, versions, time.
 
 Two runs on the same code and versions differ in seconds alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from kvsan.ci import proofs as ci_proofs
+from kvsan.invariants import proofs
 from kvsan.invariants.proofs.obligation import Outcome
 
 FORMAT = 1
@@ -37,12 +41,23 @@ def certificate(
         "format": FORMAT,
         "complete": complete,
         "versions": versions(),
+        "proofs": proofs_hash(),
         "seeds": list(range(seeds)),
         "timeout_ms": timeout_ms,
         "seconds": round(seconds, 2),
         "summary": dict(_counts(ordered)),
         "claims": [_claim(outcome) for outcome in ordered],
     }
+
+
+def proofs_hash() -> str:
+    """Hash of the proofs themselves, statements and solver included: sha256 in hex. What they are about has hashes of its own."""
+    digest = hashlib.sha256()
+    for package in (proofs, ci_proofs):
+        folder = Path(package.__path__[0])
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(f"{file.relative_to(folder)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def _counts(outcomes: Sequence[Outcome]) -> Mapping[str, int]:

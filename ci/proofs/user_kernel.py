@@ -27,16 +27,19 @@ from kvsan.ci.proofs.proving import with_seeds
 from kvsan.gpu_kernels.compile.build import Build, signature
 from kvsan.gpu_kernels.compile.worker import WrongBuild
 from kvsan.harness.verdict import HarnessError, UsageError
-from kvsan.invariants.proofs.kernels.catalogue import STATEMENT, claim_of, prove_build
+from kvsan.invariants.proofs.kernels.catalogue import claim_of, prove_build
 from kvsan.invariants.proofs.kernels.ir import Rejected
 from kvsan.invariants.proofs.kernels.lowering import TTIR
 from kvsan.invariants.proofs.kernels.replaying import replay
-from kvsan.invariants.proofs.kernels.specification import Specify
+from kvsan.invariants.proofs.kernels.specification import Specification, Specify
 from kvsan.invariants.proofs.kernels.unknown_launch import UnknownLaunch
 from kvsan.invariants.proofs.obligation import Claim, Outcome
 
 _SEPARATOR = "\n"
-_WEAK = "every load and store is in bounds, no two programs meet, no integer overflows; which address is right was not specified"
+_EXACT = (
+    "every load and store is at the element that the specification names, where and only where it says, hence in bounds"
+)
+_BOUNDS = "every load and store is in bounds; which address is right was not specified"
 
 
 def keys(kernel: str, file: Path) -> list[str]:
@@ -113,12 +116,25 @@ def _claim(build: Build, specify: Specify, file: Path) -> Claim:
     name = f"{build.name}/{build.configuration}"
     try:
         launch = UnknownLaunch(build.signature, build.constexprs, specify)
-        statement = STATEMENT if launch.specification.accesses is not None else _WEAK
-        return claim_of(name, build, statement, specify)
+        return claim_of(name, build, _statement(launch.specification), specify)
     except (ImportError, WrongBuild) as error:
         raise UsageError(f"--kernel {build.kernel}: {error}") from error
     except Exception as error:
         raise _explained(error, file) from error
+
+
+def _statement(specification: Specification) -> str:
+    """What is claimed of a user's kernel: no more than its specification says."""
+    parts = [_EXACT if specification.accesses is not None else _BOUNDS, "no two programs meet", "no integer overflows"]
+    if specification.loops:
+        parts.append(f"its loops are the {len(specification.loops)} of the specification")
+    if specification.guards:
+        parts.append(f"its guards are the {len(specification.guards)} of the specification")
+    parts += [theorem.statement for theorem in specification.theorems]
+    parts.append(
+        f"all where {len(specification.assume)} conditions on sizes and arguments hold (assume in the specification)"
+    )
+    return "; ".join(parts)
 
 
 def _explained(error: Exception, file: Path) -> Exception:

@@ -57,6 +57,7 @@ def test_claims_that_hold_end_in_exit_code_0_and_a_certificate(tmp_path: Path) -
     written = json.loads((tmp_path / "certificate.json").read_text())
     assert written["summary"]["proved"] == written["summary"]["claims"] == 8
     assert not written["complete"]  # there are more claims
+    assert re.fullmatch("[0-9a-f]{64}", written["proofs"])
     assert {"python", "z3-solver", "triton", "kvsan"} <= written["versions"].keys()
     for claim in written["claims"]:
         assert claim["status"] == "proved"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvsan.gpu_kernels import formats, tiles
 from kvsan.gpu_kernels.addressing import block_of, first_visible, first_visible_in_chunk, offset_of
+from kvsan.invariants.proofs.kernels.execution import STORE
 from kvsan.invariants.proofs.kernels.specification import (
     Access,
     At,
+    Complete,
     Load,
     Store,
     Tensor,
@@ -28,8 +30,14 @@ LARGEST_INT = 2**31 - 1
 LARGEST_GRID = 65_535
 """Of the second and third dimension, on NVIDIA GPUs."""
 
+MASKED = float("-inf")
+"""Score of a position that is not visible."""
+
 POSITIONS = 2**30
 """The longest sequence that is assumed: int32 has room for the end of the last tile, of the last split."""
+
+VECTORS = ("output", "sums", "split_sums")
+"""Outputs that have a vector for each token and head; the others have a number."""
 
 Formula = Callable[[At], Number]
 Where = Callable[[At], Condition]
@@ -121,6 +129,44 @@ def output_tensors(k: Any, tokens: Number, heads: Number, width: int) -> dict[st
     output = Tensor((tokens, heads, width), (k.stride_ot, k.stride_oh, 1))
     by_head = Tensor((tokens, heads), (k.stride_lt, 1))
     return {"output": output, "lse": by_head, "sums": output, "row_sums": by_head}
+
+
+def complete_outputs(
+    accesses: Sequence[Access],
+    unknowns: tuple[str, ...],
+    given: Callable[..., Condition],
+    index: Callable[..., tuple[Number, ...]],
+    place: Callable[..., At],
+) -> list[Complete]:
+    """That every element of every output is written: of vectors, whose last unknown is ``d``, and of a number a vector.
+
+    The functions take the ``unknowns``, and ``d`` last. A number is where its vector's first element is, in one dimension of
+    lanes less.
+    """
+
+    def of_number(*numbers: Number) -> At:
+        at = place(*numbers, 0)
+        return At(at.program, at.lane[:-1], at.loops)
+
+    found = []
+    for number, store in enumerate(accesses):
+        if store.kind != STORE:
+            continue
+        if store.tensor in VECTORS:
+            told = f"every element of {store.tensor} is written"
+            found.append(Complete(told, number, (*unknowns, "d"), given, index, place))
+            continue
+        found.append(
+            Complete(
+                f"every number of {store.tensor} is written",
+                number,
+                unknowns,
+                lambda *numbers: given(*numbers, 0),
+                lambda *numbers: index(*numbers, 0)[:-1],
+                of_number,
+            )
+        )
+    return found
 
 
 def output_accesses(k: Any, token: Formula, head: Formula, whole: Where, by_head: Where) -> list[Access]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kvsan.gpu_kernels.addressing import block_of, offset_of
@@ -9,8 +10,10 @@ from kvsan.invariants.proofs.kernels.attention_specs import (
     ATTENTION_NOTES,
     LARGEST_GRID,
     LARGEST_INT,
+    MASKED,
     POSITIONS,
     common,
+    complete_outputs,
     first_seen,
     lengths,
     output_accesses,
@@ -92,8 +95,9 @@ class _Decode:
         is_it = within(self.start(at), position, self.stop(at)) == (number == part)
         return implies(here, both(is_it, within(0, number, self.parts)))
 
-    def place(self, row: Number, head: Number, d: Number, part: Number = 0) -> At:
-        """Who writes an element of the output."""
+    def place(self, row: Number, head: Number, *rest: Number) -> At:
+        """Who writes an element of an output."""
+        part, d = rest if self.split else (0, rest[0])
         group = head % self.k.GROUP
         program = row, head // self.k.GROUP * self.k.HEAD_TILES + group // self.k.HEADS, part
         return At(program, (group % self.k.HEADS, d))
@@ -110,16 +114,14 @@ class _Decode:
             ),
         ]
 
-    def complete(self, access: int) -> Complete:
-        def given(row: Number, head: Number, d: Number, part: Number = 0) -> Condition:
+    def complete(self, accesses: Sequence[Access]) -> list[Complete]:
+        def given(row: Number, head: Number, *rest: Number) -> Condition:
+            *part, d = rest
             element = both(within(0, row, self.rows), within(0, head, self.heads), within(0, d, self.k.HEAD_DIM))
-            return both(element, within(0, part, self.parts))
+            return both(element, *(within(0, one, self.parts) for one in part))
 
-        def index(row: Number, head: Number, d: Number, *part: Number) -> tuple[Number, ...]:
-            return (row, head, *part, d)
-
-        unknowns = ("row", "head", "d", *(("part",) if self.split else ()))
-        return Complete("every element of the output is written", access, unknowns, given, index, self.place)
+        unknowns = ("row", "head", *(("part",) if self.split else ()))
+        return complete_outputs(accesses, unknowns, given, lambda *numbers: numbers, self.place)
 
     def specification(self) -> Specification:
         k = self.k
@@ -133,7 +135,8 @@ class _Decode:
             *tile_accesses(k, self.row, self.kv_head, self.stop),
         ]
         assume = [self.kv_heads * k.HEAD_TILES <= LARGEST_GRID]
-        theorems: list[Theorem | Complete] = [self.complete(len(reads))]
+        accesses = (*reads, *self.stores())
+        theorems: list[Theorem | Complete] = [*self.complete(accesses)]
         if self.split:
             tensors |= split_tensors(k, self.rows, self.heads)
             assume += [*common(k, "stride_pt stride_ph"), *contiguous_splits(k, self.heads)]
@@ -145,10 +148,10 @@ class _Decode:
         return Specification(
             grid=(self.rows, self.kv_heads * k.HEAD_TILES, *([self.parts] if self.split else [])),
             tensors=tensors,
-            accesses=(*reads, *self.stores()),
+            accesses=accesses,
             assume=assume,
             loops=(Loop(self.start, self.stop, k.TILE),),
-            guards=(Guard(self.visible),),
+            guards=(Guard(self.visible, MASKED),),
             theorems=theorems,
             notes=ATTENTION_NOTES,
             limits={"longest sequence": POSITIONS, "largest num_blocks": LARGEST_INT},
@@ -198,10 +201,9 @@ def merge_splits(k: Any) -> Specification:
     for vector, number in (("output", "lse"), ("sums", "row_sums"))[: 1 + bool(k.CHECKED)]:
         accesses.append(Store(vector, index, lambda at: at.lane[0] < k.HEAD_DIM))
         accesses.append(Store(number, lambda at: (at.program[0], at.program[1])))
-    written = Complete(
-        "every element of the output is written",
-        3,
-        ("row", "head", "d"),
+    written = complete_outputs(
+        accesses,
+        ("row", "head"),
         lambda row, head, d: both(within(0, row, rows), within(0, head, heads), within(0, d, k.HEAD_DIM)),
         lambda row, head, d: (row, head, d),
         lambda row, head, d: At((row, head, 0), (d,)),
@@ -213,7 +215,7 @@ def merge_splits(k: Any) -> Specification:
         assume=(*strides(k, "stride_ot stride_oh stride_lt stride_pt stride_ph"), *contiguous_splits(k, heads)),
         loops=(),
         guards=(),
-        theorems=(written,),
+        theorems=written,
         notes=("Strides are not negative; what splits leave behind is contiguous.",),
     )
 
@@ -280,10 +282,10 @@ class _Latent:
 def mla_decode(k: Any) -> Specification:
     """One sequence and ``HEADS`` q heads a program."""
     latent, rows, blocks = _Latent(k), k.size("num_rows"), k.size("num_blocks")
-    written = Complete(
-        "every element of the output is written",
-        6,
-        ("row", "head", "d"),
+    accesses = latent.accesses()
+    written = complete_outputs(
+        accesses,
+        ("row", "head"),
         lambda row, head, d: both(within(0, row, rows), within(0, head, k.NUM_HEADS), within(0, d, k.LATENT)),
         lambda row, head, d: (row, head, d),
         lambda row, head, d: At((row, head // k.HEADS, 0), (head % k.HEADS, d)),
@@ -297,11 +299,11 @@ def mla_decode(k: Any) -> Specification:
             "block_tables": table(k, rows, blocks, lambda _: 0),
             "seq_lens": Tensor((rows,), (1,), contents=lambda length, _: within(0, length, lengths(k) + 1)),
         },
-        accesses=latent.accesses(),
+        accesses=accesses,
         assume=strides(k, "stride_ot stride_oh stride_lt stride_qt stride_qh stride_table stride_block stride_slot"),
         loops=(Loop(lambda _: 0, latent.length, k.TILE),),
-        guards=(Guard(lambda at: at.loop + at.lane[1] < latent.length(at)),),
-        theorems=(written,),
+        guards=(Guard(lambda at: at.loop + at.lane[1] < latent.length(at), MASKED),),
+        theorems=written,
         notes=ATTENTION_NOTES,
         limits={"longest sequence": POSITIONS, "largest num_blocks": LARGEST_INT},
     )

@@ -47,7 +47,12 @@ class _Gather:
             found.append(self.elements("cache", 1))
         if self.k.FORMAT == formats.PER_TOKEN_HEAD:
             found.append(Load("scales", lambda at: (*self.vector(at), 0), self.needed))
-        result = Store("result", lambda at: (self.position(at) - self.k.start, at.program[1], at.lane[1]), self.whole)
+        result = Store(
+            "result",
+            lambda at: (self.position(at) - self.k.start, at.program[1], at.lane[1]),
+            self.whole,
+            "cache" if self.k.FORMAT == formats.PLAIN else None,
+        )
         return [*found, result]
 
     def tensors(self, entries: Number) -> dict[str, Tensor]:
@@ -165,7 +170,7 @@ def move_blocks(k: Any) -> Specification:
             Load("source_blocks", lambda at: (at.program[0],)),
             Load("target_blocks", lambda at: (at.program[0],)),
             Load("source", lambda at: blocks.element("source_blocks", at), blocks.moved),
-            Store("target", lambda at: blocks.element("target_blocks", at), blocks.moved),
+            Store("target", lambda at: blocks.element("target_blocks", at), blocks.moved, "source"),
         ),
         assume=(
             k.start >= 0,
@@ -256,7 +261,7 @@ def move_heads(k: Any) -> Specification:
             "source": Tensor((k.SOURCE_RANKS, *inner, heads.sources, k.WIDTH), source),
             "target": Tensor((k.TARGET_RANKS, *inner, heads.targets, k.WIDTH), target),
         },
-        accesses=(Load("source", heads.origin, heads.moved), Store("target", heads.goal, heads.moved)),
+        accesses=(Load("source", heads.origin, heads.moved), Store("target", heads.goal, heads.moved, "source")),
         assume=(
             within(1, k.num_blocks, LARGEST_INT // k.TARGET_RANKS + 1),
             *strides(k, "stride_sr stride_sb stride_ss stride_sh stride_tr stride_tb stride_ts stride_th"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from typing import Any
 
 from xdsl.context import Context
@@ -26,6 +27,8 @@ from kvsan.invariants.proofs.kernels.ir import (
 )
 from kvsan.invariants.proofs.kernels.places import operations
 
+_HEX = re.compile(r"value = (?:dense<)?0x([0-9A-Fa-f]+)")
+_FORMS = {"bf16": ">f", "f16": ">e", "f32": ">f", "f64": ">d"}
 _POINTER = re.compile(r"^!tt\.ptr<\s*([\w.]+|!?[\w.]+<[^<>]*>)\s*(?:,\s*\d+\s*)?>$")
 
 
@@ -53,6 +56,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._values: dict[int, Value] = {}
         self._kept: list[SSAValue] = []
+        self._text = text.splitlines()
         self._lines: dict[str, list[int]] = {}
         for number, name in operations(text):
             self._lines.setdefault(name, []).append(number)
@@ -76,6 +80,8 @@ class _Reader:
         line = self._lines[name].pop() if self._lines.get(name) else 0
         operands = tuple(self._values[id(one)] for one in operation.operands)
         attributes = {key: _plain(one) for key, one in _attributes(operation).items()}
+        if name == "arith.constant" and line and (bits := _HEX.search(self._text[line - 1])):
+            attributes["value"] = _from_bits(bits[1], str(operation.results[0].type))
         regions = tuple(
             self.region(operation, number) if operation.regions[number].blocks else Block((), ())
             for number in range(len(operation.regions))
@@ -87,6 +93,15 @@ class _Reader:
         made = self._values[id(value)] = Value(len(self._values), read_type(value.type))
         self._kept.append(value)  # an id is good only while its object lives
         return made
+
+
+def _from_bits(digits: str, type: str) -> tuple[str, float]:
+    """The float that MLIR prints as its bits, as it does with infinities and NaN; xdsl takes them for a number."""
+    form = next((form for element, form in _FORMS.items() if element in type), "")
+    digits += "0" * 4 * ("bf16" in type)
+    if len(digits) != 2 * struct.calcsize(form):
+        raise Rejected(f"a constant of type {type} with the bits 0x{digits}")
+    return "float", float(struct.unpack(form, bytes.fromhex(digits))[0])
 
 
 def _name(operation: ParsedOperation) -> str:
@@ -113,7 +128,7 @@ def read_type(attribute: Attribute) -> Type:
 
 
 def _plain(attribute: Attribute) -> Any:
-    """An attribute as a Python value: ints, bools, strings, lists of ints; ("splat", number) for dense integers."""
+    """An attribute as a Python value: ints, bools, strings, lists of ints; of constants ("splat", int) or ("float", float)."""
     if isinstance(attribute, builtin.IntegerAttr):
         return attribute.value.data
     if isinstance(attribute, builtin.StringAttr):
@@ -122,9 +137,10 @@ def _plain(attribute: Attribute) -> Any:
         return list(attribute.get_values())
     if isinstance(attribute, builtin.DenseIntOrFPElementsAttr):
         if not isinstance(attribute.get_element_type(), builtin.IntegerType):
-            return ("floats",)
+            numbers = {repr(one): one for one in attribute.get_values()}
+            return ("float", next(iter(numbers.values()))) if len(numbers) == 1 else ("floats",)
         values = set(attribute.get_values())
         return ("splat", values.pop()) if len(values) == 1 else ("values",)
     if isinstance(attribute, builtin.FloatAttr):
-        return ("floats",)
+        return ("float", attribute.value.data)
     return str(attribute)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kvsan.invariants.proofs.kernels.attention_specs import (
     ATTENTION_NOTES,
     LARGEST_GRID,
     LARGEST_INT,
+    MASKED,
     POSITIONS,
     common,
+    complete_outputs,
     first_seen,
     lengths,
     output_accesses,
@@ -114,7 +117,7 @@ class _Prefill:
     def _if_some(self, access: Access) -> Access:
         return Access(access.kind, access.tensor, access.index, lambda at: both(self.some(at), access.where(at)))
 
-    def complete(self, access: int) -> Complete:
+    def complete(self, accesses: Sequence[Access]) -> list[Complete]:
         def given(row: Number, number: Number, head: Number, d: Number) -> Condition:
             there = both(within(0, row, self.rows), within(0, number, self.queries(At((0, row, 0)))))
             return both(
@@ -125,10 +128,9 @@ class _Prefill:
             lane = number % self.k.QUERIES * self.k.GROUP + head % self.k.GROUP
             return At((number // self.k.QUERIES, row, head // self.k.GROUP), (lane, d))
 
-        return Complete(
-            "every query that the grid has a tile for is written",
-            access,
-            ("row", "query_number", "head", "d"),
+        return complete_outputs(
+            accesses,
+            ("row", "query_number", "head"),
             given,
             lambda row, number, head, d: (self.k.read("query_start_loc", row) + number, head, d),
             place,
@@ -159,7 +161,6 @@ def paged_prefill(k: Any) -> Specification:
     """One tile of a sequence's queries and the q heads of one kv head a program."""
     prefill = _Prefill(k)
     accesses = prefill.accesses()
-    outputs = 2 + 2 * bool(k.CHECKED)
     seen = Theorem("what a query sees is in its tile's loop", ("tile", "row", "lane", "seen"), prefill.covered)
     return Specification(
         grid=(prefill.tiles, prefill.rows, prefill.kv_heads),
@@ -167,8 +168,8 @@ def paged_prefill(k: Any) -> Specification:
         accesses=accesses,
         assume=common(k, "stride_ot stride_oh stride_lt"),
         loops=(Loop(prefill.start, prefill.stop, k.TILE),),
-        guards=(Guard(prefill.visible),),
-        theorems=(prefill.complete(len(accesses) - outputs), seen),
+        guards=(Guard(prefill.visible, MASKED),),
+        theorems=(*prefill.complete(accesses), seen),
         notes=(*ATTENTION_NOTES, _NOTE),
         limits={"longest sequence": POSITIONS, "largest num_blocks": LARGEST_INT},
     )

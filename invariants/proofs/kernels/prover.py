@@ -9,6 +9,7 @@ from typing import Any
 
 from kvsan.invariants.proofs.kernels.cases import Case, case_of
 from kvsan.invariants.proofs.kernels.checking import obligations, theorems
+from kvsan.invariants.proofs.kernels.data_flow import check_data
 from kvsan.invariants.proofs.kernels.execution import execute
 from kvsan.invariants.proofs.kernels.ir import Function, Rejected
 from kvsan.invariants.proofs.kernels.likely_cases import likelier
@@ -101,6 +102,7 @@ def _obligations(subject: Subject, function: Function) -> Iterable[Obligation]:
     run = execute(function, subject.signature, launch)
     if not run.accesses:
         raise Rejected("the kernel accesses no memory")
+    check_data(function, run, launch)
     yield from obligations(launch, run)
     if subject.theorems:
         yield from theorems(launch, run)

@@ -112,6 +112,7 @@ class Access:
     tensor: str
     index: Callable[[At], Index]
     where: Callable[[At], Condition] = always
+    source: str | None = None
 
 
 def Load(tensor: str, index: Callable[[At], Index], where: Callable[[At], Condition] = always) -> Access:
@@ -119,9 +120,11 @@ def Load(tensor: str, index: Callable[[At], Index], where: Callable[[At], Condit
     return Access(LOAD, tensor, index, where)
 
 
-def Store(tensor: str, index: Callable[[At], Index], where: Callable[[At], Condition] = always) -> Access:
-    """A store."""
-    return Access(STORE, tensor, index, where)
+def Store(
+    tensor: str, index: Callable[[At], Index], where: Callable[[At], Condition] = always, source: str | None = None
+) -> Access:
+    """A store; ``source``: the tensor whose elements are stored, lane by lane, where they are stored as they were loaded."""
+    return Access(STORE, tensor, index, where, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +140,12 @@ class Loop:
 class Guard:
     """A select between data, such as the mask of scores: ``where`` what the kernel computes is taken and not a constant.
 
-    Of two constants, and of two that are none: ``where`` the first one is taken.
+    Of two constants, and of two that are none: ``where`` the first one is taken. ``otherwise`` is the constant, if it
+    matters which.
     """
 
     where: Callable[[At], Condition]
+    otherwise: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

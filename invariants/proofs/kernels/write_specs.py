@@ -7,6 +7,7 @@ from typing import Any
 from kvsan.gpu_kernels import formats
 from kvsan.gpu_kernels.addressing import offset_of, unit_of
 from kvsan.invariants.proofs.kernels.attention_specs import LARGEST_GRID, LARGEST_INT, strides
+from kvsan.invariants.proofs.kernels.execution import STORE
 from kvsan.invariants.proofs.kernels.specification import (
     Access,
     At,
@@ -56,7 +57,25 @@ def place_of(k: Any, at: At) -> tuple[Number, Number]:
     return unit_of(slot, k.BLOCK_SIZE), offset_of(slot, k.BLOCK_SIZE)
 
 
-def every_token(k: Any, access: int, heads: Number, width: int) -> Complete:
+def every_scale(k: Any, access: int, heads: Number) -> Complete:
+    """Completeness of the scales that tokens and heads have for themselves."""
+    whole = every_token(k, access, heads, 1)
+
+    def place(token: Number, head: Number) -> At:
+        at = whole.place(token, head, 0)
+        return At(at.program, at.lane[:1])
+
+    return Complete(
+        "the scale of every token that has a slot is written",
+        access,
+        ("token", "head"),
+        lambda token, head: whole.given(token, head, 0),
+        lambda token, head: whole.index(token, head, 0),
+        place,
+    )
+
+
+def every_token(k: Any, access: int, heads: Number, width: Number) -> Complete:
     """Completeness of a write: no token that has a slot is left out."""
 
     def index(token: Number, head: Number, d: Number) -> tuple[Number, ...]:
@@ -101,7 +120,7 @@ def reshape_and_cache(k: Any) -> Specification:
         accesses=(
             Load("slot_mapping", lambda at: (token_of(k, at),), lambda at: there(k, at)),
             *(Load(name, lambda at: (token_of(k, at), at.program[1], at.lane[1]), whole) for name in ("key", "value")),
-            *(Store(name, element, whole) for name in ("keys", "values")),
+            *(Store(f"{name}s", element, whole, name) for name in ("key", "value")),
         ),
         assume=(within(1, k.num_tokens, given + 1), *strides(k, f"{NEW_STRIDES} stride_block stride_slot stride_head")),
         loops=(),
@@ -157,7 +176,13 @@ def quantise_and_cache(k: Any) -> Specification:
                 Store(f"{side}_scales", lambda at: (*place_of(k, at), at.program[1], 0), lambda at: written(k, at))
             )
         accesses.append(Store(f"{side}s", element, up_to(k.HEAD_DIM // 2 if packed else k.HEAD_DIM)))
-    last = len(accesses) - 1
+    theorems = [
+        every_scale(k, number, heads)
+        if one.tensor.endswith("_scales") and not packed
+        else every_token(k, number, heads, k.HEAD_DIM // 16 if one.tensor.endswith("_scales") else codes.shape[3])
+        for number, one in enumerate(accesses)
+        if one.kind == STORE
+    ]
     return Specification(
         grid=(ceil_div(k.num_tokens, k.TOKENS), heads),
         tensors={
@@ -173,7 +198,7 @@ def quantise_and_cache(k: Any) -> Specification:
         ),
         loops=(),
         guards=(),
-        theorems=(every_token(k, last, heads, k.HEAD_DIM // 2 if packed else k.HEAD_DIM),),
+        theorems=theorems,
         notes=SLOT_NOTES,
         limits={"most tokens of a launch": TOKENS, "largest num_blocks": LARGEST_INT},
     )
@@ -200,9 +225,9 @@ def concat_and_cache(k: Any) -> Specification:
         accesses=(
             Load("slot_mapping", lambda at: (token_of(k, at),), lambda at: there(k, at)),
             Load("latent", new, up_to(k.LATENT)),
-            Store("cache", lambda at: (*place_of(k, at), at.lane[1]), up_to(k.LATENT)),
+            Store("cache", lambda at: (*place_of(k, at), at.lane[1]), up_to(k.LATENT), "latent"),
             Load("rope", new, up_to(k.ROPE)),
-            Store("cache", lambda at: (*place_of(k, at), k.LATENT + at.lane[1]), up_to(k.ROPE)),
+            Store("cache", lambda at: (*place_of(k, at), k.LATENT + at.lane[1]), up_to(k.ROPE), "rope"),
         ),
         assume=(within(1, k.num_tokens, given + 1), *strides(k, "stride_lt stride_rt stride_block stride_slot")),
         loops=(),

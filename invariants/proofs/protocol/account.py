@@ -42,7 +42,10 @@ def _unit_names(values: Mapping[str, int]) -> list[str]:
     return [name for name in UNIT_NAMES if name in values]
 
 
-UNIT_NAMES = ("unit", "first", "last", "old", "copy", "fresh", "parked", "hit0", "hit1")
+UNIT_NAMES = (
+    *("unit", "first", "second", "third", "old", "copy", "fresh", "another", "parked", "hit0", "hit1", "hit2"),
+    *("other_unit", "other_old", "other_copy", "other_fresh"),
+)
 """What scenarios call their blocks."""
 
 

@@ -14,20 +14,25 @@ if TYPE_CHECKING:
     from kvsan.invariants.proofs.protocol.bench import Bench
 
 IN_FLIGHT = "a block that work in flight uses is held until that work has retired"
-REQUESTS = "what is published was retired, what is retired was scheduled, and tables cover what is scheduled"
+REQUESTS = (
+    "what is published was retired, what is retired was scheduled, tables cover what is scheduled, and what launches a request "
+    "knows of are in flight"
+)
 COMPUTED = "a block that is published is computed whole"
 
 
 def requests_hold(manager: Any) -> Iterator[z3.BoolRef]:
     """What holds of each request and of each row of the scheduled batch, between two steps.
 
-    What is published was retired, what is retired was scheduled, and the table covers what is scheduled. A row begins behind
+    What is published was retired, what is retired was scheduled, and the table covers what is scheduled. The launches that a
+    request knows of are in flight, the oldest first. A row begins behind
     what its request has retired, or without a table; its copy is of the block that it begins in, which is retired in part.
     """
     size = manager.block_size
     for request in manager.requests.values():
         yield condition_of(request.published <= full_blocks(request.retired, size))
         yield condition_of(request.published >= 0)
+        yield z3.BoolVal(request.launches == [b for b in manager.launches if b in request.launches])
         yield condition_of(request.retired <= request.scheduled)
         yield condition_of(blocks_for(request.scheduled, size) <= len(request.table))
     for row in manager.batch.values():

@@ -26,7 +26,7 @@ from kvsan.invariants.proofs.solver import Limits, satisfiable, solve
 
 Scenario = Callable[[Bench], None]
 
-SMALL_POOLS = (2, 3, 4, 5)
+SMALL_POOLS = (2, 3, 4, 5, 6)
 _NOT_UNDERSTOOD = (TypeError, AttributeError)
 
 
@@ -195,7 +195,7 @@ def _possible(path: Path[Bench], bench: Bench, limits: Limits) -> bool:
     """Whether some small pool, with every clause for every block, gets through this path."""
     view = state.before(bench.at_start)
     given = [*path.conditions, *bench.requirements, z3.Int("block_size") == 4]
-    return any(satisfiable([*given, *small_pool(view, units, bench.key_names)], limits) for units in (3, 4, 5))
+    return any(satisfiable([*given, *small_pool(view, units, bench.key_names)], limits) for units in (3, 4, 5, 6))
 
 
 def watched(bench: Bench, units: int) -> dict[str, z3.ExprRef]:

@@ -8,7 +8,7 @@ state that is a counterexample as it stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 import z3
@@ -44,10 +44,10 @@ class Ground:
             if formula.get_id() in self._seen:
                 continue
             self._seen[formula.get_id()] = formula
+            if not formula.num_args():
+                continue
             arguments = formula.children()
             todo += arguments
-            if not arguments:
-                continue
             name = formula.decl().name()
             if name in _UNIT_FUNCTIONS:
                 self.units[arguments[0].get_id()] = arguments[0]
@@ -80,13 +80,7 @@ def of_known(
         units = [*units, leaves_first, state.SECOND, view.following(state.SECOND), view.following(front)]
     keys = [*keys, *(view.key(unit) for unit in units)]
     units = [*units, view.following(view.units), last, view.following(last)]
-    for clause in CLAUSES:
-        if clause.about == "pool":
-            yield clause.holds(view)
-        elif clause.about == "block":
-            yield from (clause.holds(view, unit) for unit in units)
-        else:
-            yield from (clause.holds(view, key, z3.IntVal(0)) for key in keys)
+    yield from _of_all(view, units, keys, [z3.IntVal(0)])
     yield from queue_facts(view, units, leaves_first)
 
 
@@ -130,7 +124,7 @@ def small_pool(view: View, units: int, key_names: Iterable[str]) -> list[z3.Bool
 
 
 def _of_all(
-    view: View, units: list[z3.ExprRef], keys: list[z3.ExprRef], positions: list[z3.ExprRef]
+    view: View, units: Sequence[z3.ExprRef], keys: Sequence[z3.ExprRef], positions: Sequence[z3.ExprRef]
 ) -> Iterator[z3.BoolRef]:
     positions = positions or [z3.IntVal(0)]
     arguments: dict[str, list[tuple[z3.ExprRef, ...]]] = {

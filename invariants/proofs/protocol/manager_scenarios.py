@@ -3,8 +3,8 @@
 Requests, rows and launches are the manager's own; their tables have a few known entries.
 
 All other entries of all other tables are the rest (`state`). A table that is known has its own few blocks at the front, as
-numbers of blocks count from its first one. Loops over a table or over fresh blocks are run for one turn or two; the state
-between two turns is one in which the clauses hold, so that any number of turns does no other thing.
+numbers of blocks count from its first one. Tables of one to three entries are run, one row of a batch and two, one parked
+table and two. That a loop does with the fourth entry what it does with the third is not run: it is read off the source (`loops`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ from kvsan.harness.target import Result
 from kvsan.invariants.proofs.protocol.bench import Bench
 from kvsan.invariants.proofs.protocol.state import UNITS, entry, following, keyed
 from kvsan.invariants.proofs.term import Truth, both, either, implies
+
+ENTRIES = ("unit", "second", "third")
+"""Names of a table's entries."""
+
+
+def _entries(bench: Bench, number: int) -> list[Any]:
+    return [bench.unit(name) for name in ENTRIES[:number]]
+
 
 # -- getting blocks
 
@@ -52,25 +60,32 @@ def take_hits(bench: Bench, hits: int) -> None:
     bench.manager.take_hits(request, found)
 
 
-def extend(bench: Bench) -> None:
-    """A fresh block joins a table."""
+def extend(bench: Bench, fresh: int = 1) -> None:
+    """Fresh blocks join a table; of two, none had been cached."""
     bench.is_part = True
     request = bench.request("r", [bench.unit("unit")], retired=bench.number("retired"))
     bench.require(blocks_for(request.retired, bench.manager.block_size) <= 1)
-    bench.require(bench.pool.num_free >= 1)
+    bench.require(bench.pool.num_free >= fresh)
+    if fresh > 1:
+        bench.leaves_first = following(UNITS)
+        _without_evictions(bench, None)
     bench.begin()
-    bench.manager.extend(request, 1)
-    bench.expect("alone", "a fresh block is the request's alone, without a hash", bench.is_alone(request.table[-1]))
+    bench.manager.extend(request, fresh)
+    bench.expect("length", "a table grows by as many blocks as were asked for", len(request.table) == 1 + fresh)
+    for unit in request.table[1:]:
+        bench.expect("alone", "a fresh block is the request's alone, without a hash", bench.is_alone(unit))
 
 
-def hold(bench: Bench) -> None:
-    """An entry of a table that is shared gets one more holder."""
+def hold(bench: Bench, entries: int) -> None:
+    """Each entry of a table that is shared gets one more holder."""
     bench.is_part = True
-    unit = bench.unit("unit")
-    bench.request("r", [unit], retired=bench.number("retired", 1))
+    table = _entries(bench, entries)
+    retired = bench.number("retired", 1)
+    bench.request("r", table, retired=retired)
+    bench.require(blocks_for(retired, bench.manager.block_size) >= entries)
     bench.begin()
-    bench.manager._hold([unit])
-    bench.hand.append(unit)
+    bench.manager._hold(table)
+    bench.hand += table
 
 
 def schedule(bench: Bench, first: bool) -> None:
@@ -141,40 +156,80 @@ def write(bench: Bench) -> None:
         bench.expect("alone", ALONE, implies(written, bench.is_alone(unit)))
 
 
-def cancel(bench: Bench, copied: bool) -> None:
-    """A scheduled batch is dropped: the copy is not made, and the fresh block goes back."""
-    old, fresh = bench.unit("old"), bench.unit("fresh")
-    first = bench.unit("copy") if copied else old
-    retired, start, scheduled = bench.number("retired", 1), bench.number("start"), bench.number("scheduled")
-    request = bench.request("r", [first, fresh], retired=retired, scheduled=scheduled)
-    bench.row(request, start, 1, (0, old) if copied else None)
+ROWS = {"r": "", "s": "other_"}
+"""Requests of a batch, and what the names of their blocks and numbers begin with."""
+
+
+def cancel(bench: Bench, copied: bool, rows: int = 1, fresh: int = 1) -> None:
+    """A scheduled batch is dropped: copies are not made, and fresh blocks go back."""
+    kept = {}
+    for name in [*ROWS][:rows]:
+        mark = ROWS[name]
+        old = kept[name] = bench.unit(f"{mark}old")
+        new = [bench.unit(f"{mark}{one}") for one in ("fresh", "another")[:fresh]]
+        first = bench.unit(f"{mark}copy") if copied else old
+        retired, start = bench.number(f"{mark}retired", 1), bench.number(f"{mark}start")
+        request = bench.request(name, [first, *new], retired=retired, scheduled=bench.number(f"{mark}scheduled"))
+        bench.row(request, start, 1, (0, old) if copied else None)
     bench.begin()
     bench.manager.cancel()
-    table = request.table
-    bench.expect("length", "a cancelled batch leaves as many blocks as there were", len(table) == 1)
-    bench.expect("undone", "a cancelled batch leaves the block that was to be copied", table[0] == old)
+    for name, old in kept.items():
+        table = bench.manager.requests[name].table
+        bench.expect("length", "a cancelled batch leaves as many blocks as there were", len(table) == 1)
+        bench.expect("undone", "a cancelled batch leaves the block that was to be copied", table[0] == old)
+    bench.expect("dropped", "no row is left of a cancelled batch", not bench.manager.batch)
 
 
-def launch(bench: Bench, copied: bool) -> None:
+def launch(bench: Bench, copied: bool, rows: int = 1) -> None:
     """A scheduled batch goes to the device, with the copies that belong to it."""
-    unit, old, scheduled = bench.unit("unit"), bench.unit("old"), bench.number("scheduled")
-    request = bench.request("r", [unit], retired=bench.number("retired", 1), scheduled=scheduled)
-    bench.row(request, bench.number("start"), 1, (0, old) if copied else None)
+    used = []
+    for name in [*ROWS][:rows]:
+        mark = ROWS[name]
+        unit, old = bench.unit(f"{mark}unit"), bench.unit(f"{mark}old")
+        retired, scheduled = bench.number(f"{mark}retired", 1), bench.number(f"{mark}scheduled")
+        request = bench.request(name, [unit], retired=retired, scheduled=scheduled)
+        bench.row(request, bench.number(f"{mark}start"), 1, (0, old) if copied else None)
+        used += [unit, old] if copied else [unit]
     bench.manager.deferred_free = bench.flag("deferred_free")
     bench.begin()
     bench.manager.launch("b1")
-    bench.use("b1", unit, *([old] if copied else []))
+    bench.use("b1", *used)
+    bench.expect("dropped", "no row is left of a batch that is launched", not bench.manager.batch)
 
 
-def retire_parked(bench: Bench) -> None:
-    """A launch has retired, and a request that was in it has ended."""
+def retire_parked(bench: Bench, tables: int = 1, entries: int = 1) -> None:
+    """A launch has retired, and requests that were in it have ended."""
     bench.manager.deferred_free = bench.flag("deferred_free")
     parked = bench.unit("parked")
     bench.launch("b1").parked.append([parked])
+    if tables > 1:
+        bench.manager.launches["b1"].parked.append(_entries(bench, entries))
     bench.launch("b2")
     bench.use("b1", parked)
     bench.begin()
     bench.manager.retire("b1", [])
+
+
+def retire_two(bench: Bench) -> None:
+    """A launch of two requests has retired: each is told what is computed of it."""
+    results, requests = [], []
+    bench.manager.deferred_free = bench.flag("deferred_free")
+    for name, mark in ROWS.items():
+        unit, retired, scheduled = (
+            bench.unit(f"{mark}unit"),
+            bench.number(f"{mark}retired"),
+            bench.number(f"{mark}scheduled"),
+        )
+        computed = bench.number(f"{mark}computed")
+        request = bench.request(name, [unit], retired=retired, scheduled=scheduled)
+        bench.require(both(retired <= computed, computed <= scheduled, computed < bench.manager.block_size))
+        requests.append(request)
+        results.append(Result(name, computed, 0, []))
+    launch = bench.launch("b1", *requests)
+    bench.begin()
+    bench.manager.retire("b1", results)
+    for request, result in zip(launch.requests, results, strict=True):
+        bench.expect("known", "a request counts as retired what is computed", request.retired == result.computed)
 
 
 def retire(bench: Bench, later: bool = False, rejected: bool = False, scheduled: bool = False) -> None:
@@ -203,15 +258,15 @@ def retire(bench: Bench, later: bool = False, rejected: bool = False, scheduled:
     bench.expect("known", "a request counts as retired what is computed", request.retired <= computed)
 
 
-def landed(bench: Bench, gone: bool) -> None:
+def landed(bench: Bench, gone: bool, entries: int = 1) -> None:
     """A delayed load is there: it is published, or its blocks are free if the request is gone."""
-    unit, scheduled = bench.unit("unit"), bench.number("scheduled")
+    table, scheduled = _entries(bench, entries), bench.number("scheduled")
     manager = bench.manager
     bench.loading.add("r")
     if gone:
-        manager.loads["r"] = [unit]
+        manager.loads["r"] = table
     else:
-        request = bench.request("r", [unit], loading=True, scheduled=scheduled)
+        request = bench.request("r", table, loading=True, scheduled=scheduled)
         bench.compute(request.table, scheduled)
     bench.begin()
     bench.loading.clear()
@@ -221,9 +276,9 @@ def landed(bench: Bench, gone: bool) -> None:
 # -- sharing
 
 
-def fork(bench: Bench, in_flight: bool) -> None:
+def fork(bench: Bench, in_flight: bool, entries: int = 2) -> None:
     """A child shares what its parent has retired."""
-    table = [bench.unit("first"), bench.unit("second")]
+    table = _entries(bench, entries)
     parent = bench.request("r", table, retired=bench.number("retired", 1), scheduled=bench.number("scheduled"))
     if in_flight:
         bench.launch("b1", parent)
@@ -234,11 +289,13 @@ def fork(bench: Bench, in_flight: bool) -> None:
     bench.expect("retired", "a child counts on no more than its parent has retired", child.retired <= parent.retired)
 
 
-def publish(bench: Bench) -> None:
-    """What a request has retired, and not more, becomes findable."""
-    unit, retired, scheduled = bench.unit("unit"), bench.number("retired"), bench.number("scheduled")
-    request = bench.request("r", [unit], retired=retired, scheduled=scheduled)
-    request.published = bench.number("published", 0, 1)
+def publish(bench: Bench, entries: int) -> None:
+    """What a request has retired, and not more, becomes findable; of two blocks no other has the hash."""
+    table, retired, scheduled = _entries(bench, entries), bench.number("retired"), bench.number("scheduled")
+    request = bench.request("r", table, retired=retired, scheduled=scheduled)
+    request.published = bench.number("published", 0, entries)
+    if entries > 1 and bench.values is None:
+        bench.pool.by_key.without_lists = True
     bench.compute(request.table, retired)
     bench.begin()
     bench.manager.publish(request)
@@ -247,40 +304,44 @@ def publish(bench: Bench) -> None:
 # -- giving blocks back
 
 
-def trim(bench: Bench) -> None:
-    """The last block of a table goes back."""
+def trim(bench: Bench, entries: int, left: int) -> None:
+    """The last blocks of a table go back."""
     bench.is_part = True
-    request = bench.request("r", [bench.unit("first"), bench.unit("last")], retired=bench.number("retired"))
-    bench.require(blocks_for(request.retired, bench.manager.block_size) <= 1)
+    request = bench.request("r", _entries(bench, entries), retired=bench.number("retired"))
+    bench.require(blocks_for(request.retired, bench.manager.block_size) <= left)
     bench.begin()
-    bench.manager.trim(request, 1)
-    bench.expect("length", "a table is trimmed to the length that was asked for", len(request.table) == 1)
+    bench.manager.trim(request, left)
+    bench.expect("length", "a table is trimmed to the length that was asked for", len(request.table) == left)
 
 
-def release(bench: Bench) -> None:
+def release(bench: Bench, entries: int) -> None:
     """The entries of a table that is no request's any more go back, one by one."""
-    table = [bench.unit("first"), bench.unit("last")]
+    table = _entries(bench, entries)
     bench.hand += table
     bench.begin()
     bench.hand.clear()
     bench.manager.release(table)
 
 
-def end(bench: Bench, how: str, launches: int = 0, loading: bool = False, scheduled: bool = False) -> None:
+def end(
+    bench: Bench, how: str, launches: int = 0, loading: bool = False, scheduled: bool = False, entries: int = 1
+) -> None:
     """A request ends or is preempted, in some state: in flight, in the scheduled batch with a copy, or waiting for a load."""
-    unit, retired = bench.unit("unit"), bench.number("retired", int(scheduled))
+    table, retired = _entries(bench, entries), bench.number("retired", int(scheduled))
     manager = bench.manager
-    request = bench.request("r", [unit], retired=retired, scheduled=bench.number("scheduled"), loading=loading)
-    manager.deferred_free = bench.flag("deferred_free")
+    request = bench.request("r", table, retired=retired, scheduled=bench.number("scheduled"), loading=loading)
+    if entries == 1:
+        manager.deferred_free = bench.flag("deferred_free")
     old = bench.unit("old") if scheduled else None
     for number in range(launches):
         bench.launch(f"b{number + 1}", request)
-        bench.use(f"b{number + 1}", old if scheduled else unit)
+        bench.use(f"b{number + 1}", *([old, *table[1:]] if scheduled else table))
     if scheduled:
         bench.row(request, bench.number("start"), 1, (0, old))
     if loading:
         bench.loading.add("r")
-        bench.use("r", unit)
+        bench.use("r", *table)
     bench.compute(request.table, retired)
     bench.begin()
     getattr(manager, how)("r")
+    bench.expect("left", "a request that has ended is in no batch", "r" not in manager.batch)
