@@ -74,3 +74,20 @@ def test_every_claim_is_proved_with_three_seeds(tmp_path: Path) -> None:
     assert written["seeds"] == [0, 1, 2]
     assert written["summary"]["proved"] == written["summary"]["claims"] >= 190
     assert all(claim["source"] for claim in written["claims"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_seeded_mistake_is_refuted_with_its_values(tmp_path: Path) -> None:
+    done = prove("--broken", "all", "--json", str(tmp_path / "refuted.json"))
+    assert done.returncode == 1, done.stderr
+    written = json.loads((tmp_path / "refuted.json").read_text())
+    assert written["summary"]["claims"] == written["summary"]["refuted"] >= 120
+    parts = [claim["part"] for claim in written["claims"]]
+    assert parts.count("kernel") >= 60
+    assert min(parts.count(part) for part in PARTS - {"kernel"}) >= 20
+    for claim in written["claims"]:
+        found = claim["counterexample"]
+        assert found["values"], claim["name"]
+        assert found["story"], claim["name"]
+        assert found["replay"], claim["name"]

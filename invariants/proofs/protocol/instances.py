@@ -44,11 +44,8 @@ class Ground:
             if formula.get_id() in self._seen:
                 continue
             self._seen[formula.get_id()] = formula
-            if not formula.num_args():
-                continue
-            arguments = formula.children()
+            name, arguments = _parts(formula)
             todo += arguments
-            name = formula.decl().name()
             if name in _UNIT_FUNCTIONS:
                 self.units[arguments[0].get_id()] = arguments[0]
             elif name in _KEY_FUNCTIONS:
@@ -56,6 +53,18 @@ class Ground:
             elif name == _ENTRY:
                 self.keys[arguments[0].get_id()] = arguments[0]
                 self.positions[arguments[1].get_id()] = arguments[1]
+
+
+_parts_of: dict[int, tuple[z3.ExprRef, str, list[z3.ExprRef]]] = {}
+
+
+def _parts(formula: z3.ExprRef) -> tuple[str, list[z3.ExprRef]]:
+    """What is applied to what; remembered, as the paths of a step have most of their formulas in common."""
+    known = _parts_of.get(formula.get_id())
+    if known is None:
+        arguments = formula.children()
+        known = _parts_of[formula.get_id()] = formula, formula.decl().name() if arguments else "", arguments
+    return known[1:]
 
 
 def instances(view: View, formulas: list[z3.BoolRef], leaves_first: z3.ArithRef | None = None) -> list[z3.BoolRef]:
@@ -133,9 +142,18 @@ def _of_all(
         "key": [*product(keys, positions)],
     }
     for clause, condition in _templates(view):
-        yield from (
-            z3.substitute_vars(condition, *chosen) if chosen else condition for chosen in arguments[clause.about]
-        )
+        yield from (_instance(condition, chosen) for chosen in arguments[clause.about])
+
+
+_instances: dict[tuple[int, ...], tuple[z3.BoolRef, z3.BoolRef, tuple[z3.ExprRef, ...]]] = {}
+
+
+def _instance(condition: z3.BoolRef, chosen: tuple[z3.ExprRef, ...]) -> z3.BoolRef:
+    """A clause of one block or key; remembered with all that its numbers stand for, so that they stand for nothing else."""
+    key = (condition.get_id(), *(one.get_id() for one in chosen))
+    if key not in _instances:
+        _instances[key] = z3.substitute_vars(condition, *chosen) if chosen else condition, condition, chosen
+    return _instances[key][0]
 
 
 _known: dict[tuple[int, ...], tuple[View, list[tuple[Clause, z3.BoolRef]]]] = {}
