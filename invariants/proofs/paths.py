@@ -57,6 +57,10 @@ def explore(
     return paths
 
 
+_possible: dict[tuple[frozenset[int], int], tuple[bool, list[z3.BoolRef]]] = {}
+"""What was found to be possible, with the expressions, because a number names one only as long as that lives."""
+
+
 class _Walk:
     """One call: answers that are given, then the first possible one each time, while the other is noted for later."""
 
@@ -66,6 +70,7 @@ class _Walk:
         self._solver = z3.Solver()
         self._solver.set("timeout", 10_000)
         self._solver.add(*assumptions)
+        self._assumptions = assumptions
         self._answers: list[bool] = []
         self.conditions: list[z3.BoolRef] = []
         self.others: list[list[bool]] = []
@@ -96,5 +101,12 @@ class _Walk:
         return answer
 
     def _may(self, condition: z3.BoolRef) -> bool:
-        """Whether the condition is possible here; True too where the solver cannot say."""
-        return bool(self._solver.check(condition) != z3.unsat)
+        """Whether the condition is possible here; True too where the solver cannot say.
+
+        Functions that go on in one third have paths in common, to the letter: what was found for one is known for all.
+        """
+        known = [*self._assumptions, *self.conditions]
+        key = frozenset(one.get_id() for one in known), condition.get_id()
+        if key not in _possible:
+            _possible[key] = self._solver.check(condition) != z3.unsat, [*known, condition]
+        return _possible[key][0]

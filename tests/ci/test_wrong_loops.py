@@ -214,7 +214,47 @@ class TakesUntilEmpty(PagedManager):
             self.pool.release(table.pop())
 
 
+class CountsDown(PagedManager):
+    """A sum of small numbers."""
+
+    def release(self, table: list[int]) -> None:
+        if len(table) - 1 - 1 - 1 < 1:
+            super().release(table)
+
+
+class CountsByAList(PagedManager):
+    """A list that grows with each turn."""
+
+    def release(self, table: list[int]) -> None:
+        done: list[int] = []
+        for unit in reversed(table):
+            if len(done) < len(table):
+                self.pool.release(unit)
+            done.append(unit)
+
+
+class CallsItself(PagedManager):
+    """A loop by recursion."""
+
+    def release(self, table: list[int]) -> None:
+        if table:
+            self.pool.release(table.pop())
+            self.release(table)
+
+
+class KnowsTheNames(PagedManager):
+    """Right for the requests that a proof is about."""
+
+    def release(self, table: list[int]) -> None:
+        if "zoe" not in self.requests:
+            super().release(table)
+
+
 BEYOND = [
+    (CountsDown, "the arithmetic of"),
+    (CountsByAList, "done is changed and read"),
+    (CallsItself, "calls itself"),
+    (KnowsTheNames, "the text 'zoe'"),
     (ReleasesThree, "table[:3]"),
     (ReleasesFourByName, "table[:self.most]"),
     (ReleasesFourByDefault, "the number 4"),

@@ -195,7 +195,9 @@ def _possible(path: Path[Bench], bench: Bench, limits: Limits) -> bool:
     """Whether some small pool, with every clause for every block, gets through this path."""
     view = state.before(bench.at_start)
     given = [*path.conditions, *bench.requirements, z3.Int("block_size") == 4]
-    return any(satisfiable([*given, *small_pool(view, units, bench.key_names)], limits) for units in (3, 4, 5, 6))
+    least = min(max(3, len(bench.unit_names) + 1), 6)
+    sizes = (*range(least, 7), *range(3, least))  # the step's blocks may be one and the same, but most often are not
+    return any(satisfiable([*given, *small_pool(view, units, bench.key_names)], limits) for units in sizes)
 
 
 def watched(bench: Bench, units: int) -> dict[str, z3.ExprRef]:

@@ -3,9 +3,11 @@
 A scenario runs a loop for one turn to three. What a step does with longer tables, or more rows, follows if its code cannot
 tell one turn from another. So the methods that a step runs, with all that they call, must be written in a small language:
 loops go over whole collections and keep nothing from turn to turn; no slice, no index that is a constant, no number but
--1, 0 and 1, and no call of anything unknown. What the reference manager needs besides is `LISTED`, each with its reason.
+-1, 0 and 1 and no sum of them, no text to compare names with, no method that calls itself, and no call of anything unknown.
+What the reference manager needs besides is `LISTED`, each with its reason.
 
-Methods are found by their names, in every class that is given: whatever a variant overrides is read too.
+Methods are found by their names, in every class that is given: whatever a variant overrides is read too. It is a check of how
+code is written, and no proof: code that sets out to deceive it, by numbers kept in objects, can.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import ast
 import builtins
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import FunctionType
 from typing import Any
 
@@ -39,6 +42,7 @@ LISTED = {
 _NUMBERS = (-1, 0, 1)
 _BUILTINS = frozenset({"len", "max", "min", "sum", "reversed", "range", "isinstance", "list", "tuple", "dict", "super"})
 _CONTAINERS = frozenset({"append", "extend", "pop", "remove", "clear", "values", "items", "get"})
+_CHANGES = frozenset({"append", "extend", "pop", "remove", "clear"})
 _WHOLE = frozenset({"values", "items", "keys"})
 _KNOWN_MODULES = ("kvsan.gpu_kernels.addressing", "kvsan.harness.target")
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.USub, ast.Not)
@@ -145,6 +149,7 @@ def _is_code(member: object) -> bool:
     return callable(member) or isinstance(member, staticmethod | classmethod)
 
 
+@cache
 def _read(function: FunctionType) -> Method:
     try:
         lines, first_line = inspect.getsourcelines(function)
@@ -163,6 +168,7 @@ def _of_method(method: Method, owners: list[type[Any]]) -> Iterator[Finding]:
     tree = method.tree
     if [ast.unparse(one) for one in tree.decorator_list] not in ([], ["property"]):
         yield method.finding(tree, "a decorator may do anything")
+    yield from _of_texts(method)
     defaults = [one for one in (*tree.args.defaults, *tree.args.kw_defaults) if one is not None]
     for node in (inner for part in (*defaults, *tree.body) for inner in ast.walk(part)):
         if isinstance(node, _REFUSED):
@@ -175,6 +181,22 @@ def _of_method(method: Method, owners: list[type[Any]]) -> Iterator[Finding]:
             yield from _of_call(method, node, owners)
         else:
             yield from _of_number(method, node, owners)
+
+
+def _of_texts(method: Method) -> Iterator[Finding]:
+    """Texts that are no docstrings and no messages: a scenario's requests and launches have names that code could ask for."""
+    said = [node for node in ast.walk(method.tree) if isinstance(node, ast.Expr | ast.JoinedStr)]
+    said = [node for node in said if isinstance(node, ast.JoinedStr) or isinstance(node.value, ast.Constant)]
+    messages = [node.msg for node in ast.walk(method.tree) if isinstance(node, ast.Assert) and node.msg is not None]
+    allowed = {id(inner) for node in (*said, *messages) for inner in ast.walk(node)}
+    for node in (inner for statement in method.tree.body for inner in ast.walk(statement)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value and id(node) not in allowed:
+            yield method.finding(node, f"the text {node.value!r}")
+
+
+@cache
+def _enclosing(function: FunctionType) -> Mapping[str, Any]:
+    return inspect.getclosurevars(function).nonlocals
 
 
 def _is_listed(method: Method, text: str) -> bool:
@@ -199,6 +221,15 @@ def _of_loop(method: Method, loop: ast.For | ast.While | ast.comprehension) -> I
     kept = sorted(stored & _stored_elsewhere(method, loop))
     if kept:
         yield method.finding(loop, f"{', '.join(kept)} is kept from one turn to the next")
+    changed = {
+        node.func.value.id
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
+        if node.func.attr in _CHANGES and node.func.value.id not in stored
+    }
+    read = [node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and node.id in changed]
+    if isinstance(loop, ast.For) and len(read) > len(changed):
+        yield method.finding(loop, f"{', '.join(sorted(changed))} is changed and read from one turn to the next")
     own = [ast.unparse(node) for node in _attributes_stored(loop) if ast.unparse(node.value) == "self"]
     if own:
         yield method.finding(loop, f"{', '.join(own)} is kept from one turn to the next")
@@ -258,6 +289,8 @@ def _of_call(method: Method, node: ast.Call, owners: list[type[Any]]) -> Iterato
     text = ast.unparse(node.func)
     if _is_listed(method, text):
         return
+    if text == f"self.{method.name}":
+        yield method.finding(node, f"`{text}` calls itself: a loop that is not written as one")
     if isinstance(node.func, ast.Attribute):
         known = node.func.attr in _CONTAINERS or any(_definitions(owners, node.func.attr))
     else:
@@ -281,11 +314,11 @@ def _of_number(method: Method, node: ast.AST, owners: list[type[Any]]) -> Iterat
         if isinstance(node.value, int | float | complex) and node.value not in _NUMBERS:
             yield method.finding(node, f"the number {node.value}")
     elif isinstance(node, ast.BinOp | ast.UnaryOp):
-        operands = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
-        if not isinstance(node.op, _OPERATORS) or (operands and all(isinstance(one, ast.Constant) for one in operands)):
+        constants = sum(isinstance(one, ast.Constant) for one in ast.walk(node))
+        if not isinstance(node.op, _OPERATORS) or constants > 1:
             yield method.finding(node, f"the arithmetic of `{ast.unparse(node)}`")
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        value = inspect.getclosurevars(method.function).nonlocals.get(node.id, method.function.__globals__.get(node.id))
+        value = _enclosing(method.function).get(node.id, method.function.__globals__.get(node.id))
         if isinstance(value, int | float | complex) and value not in _NUMBERS:
             yield method.finding(node, f"the number {node.id}")
     elif isinstance(node, ast.Attribute):

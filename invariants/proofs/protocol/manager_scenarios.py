@@ -190,7 +190,8 @@ def launch(bench: Bench, copied: bool, rows: int = 1) -> None:
         request = bench.request(name, [unit], retired=retired, scheduled=scheduled)
         bench.row(request, bench.number(f"{mark}start"), 1, (0, old) if copied else None)
         used += [unit, old] if copied else [unit]
-    bench.manager.deferred_free = bench.flag("deferred_free")
+    if rows == 1:
+        bench.manager.deferred_free = bench.flag("deferred_free")
     bench.begin()
     bench.manager.launch("b1")
     bench.use("b1", *used)
