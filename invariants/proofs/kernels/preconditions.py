@@ -1,4 +1,7 @@
-"""The checked interpreter asks, before each launch of this repository's kernels, whether it keeps what proofs assume."""
+"""The checked interpreter asks, before each launch of this repository's kernels, whether it keeps what proofs assume.
+
+Nothing of the proofs is imported before such a launch: a session starts its process again and again while it shrinks.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvsan.gpu_kernels.interpreter.launch import preconditions
-from kvsan.invariants.proofs.kernels.catalogue import specification_of
-from kvsan.invariants.proofs.kernels.known_launch import broken_promises
 
 _FOLDER = "kvsan.gpu_kernels."
 _INTEGERS = {"torch.int32": "*i32", "torch.int64": "*i64"}
@@ -23,6 +24,9 @@ def problem_of(name: str, arguments: Mapping[str, Any], constexprs: Sequence[str
     """What a launch of a kernel does not keep of its specification; nothing for kernels that have none."""
     if not name.startswith(_FOLDER):
         return ""
+    from kvsan.invariants.proofs.kernels.catalogue import specification_of
+    from kvsan.invariants.proofs.kernels.known_launch import broken_promises
+
     try:
         specify = specification_of(name.rpartition(":")[2])
     except KeyError:
