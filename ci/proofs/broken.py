@@ -12,7 +12,6 @@ from kvsan.gpu_kernels.compile.build import Build
 from kvsan.invariants.proofs import addressing
 from kvsan.invariants.proofs.kernels.catalogue import STATEMENT, claim_of, prove_build
 from kvsan.invariants.proofs.kernels.lowering import TTIR
-from kvsan.invariants.proofs.kernels.replaying import replay
 from kvsan.invariants.proofs.kernels.specification import Specify
 from kvsan.invariants.proofs.obligation import Outcome
 from kvsan.invariants.proofs.solver import Limits
@@ -50,7 +49,7 @@ def _prove(name: str, limits: Limits) -> Outcome:
             return protocol.prove_variant(variant.claim, variant.kind, limits)
     with _kernel(name) as (build, specify, folder):
         claim = claim_of(f"{name}/{build.name}", build, STATEMENT, specify)
-        return prove_build(claim, build, TTIR, None, specify, limits, partial(replay, folder=folder))
+        return prove_build(claim, build, TTIR, None, specify, limits, folder)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import z3
 
-from kvsan.invariants.proofs.kernels.execution import Access, Guard, Loop, Run, Scope, execute
+from kvsan.invariants.proofs.kernels.execution import Access, Guard, Loop, Run, execute
 from kvsan.invariants.proofs.kernels.ir import Rejected
 from kvsan.invariants.proofs.kernels.parsing import parse
 from kvsan.invariants.proofs.kernels.prover import Subject
@@ -75,13 +75,9 @@ class _Comparison:
         self, what: str, first: Access | Guard, second: Access | Guard, known: list[z3.BoolRef], goal: z3.BoolRef
     ) -> Obligation:
         lanes = [z3.And(lane >= 0, lane < size) for lane, size in zip(first.lanes, first.shape, strict=True)]
-        return self._obligation(what, [*_known(first.scope), *_known(second.scope), *lanes, *known], goal)
+        return self._obligation(what, [*first.scope.known, *second.scope.known, *lanes, *known], goal)
 
     def _obligation(self, what: str, known: list[z3.BoolRef], goal: z3.BoolRef) -> Obligation:
         hypotheses = [*self._base, *known]
         promised, _ = self._launch.promises([*hypotheses, goal])
         return Obligation(what, (*hypotheses, *promised), goal)
-
-
-def _known(scope: Scope) -> tuple[z3.BoolRef, ...]:
-    return scope.known

@@ -13,7 +13,6 @@ from kvsan.ci.proofs import protocol
 from kvsan.ci.proofs.proving import with_seeds
 from kvsan.invariants.proofs import addressing
 from kvsan.invariants.proofs.kernels import catalogue
-from kvsan.invariants.proofs.kernels.replaying import replay
 from kvsan.invariants.proofs.obligation import Claim, Outcome
 from kvsan.invariants.proofs.solver import Limits
 
@@ -26,13 +25,9 @@ class Part:
     prove: Callable[[str, Limits], Outcome]
 
 
-def _prove_kernel(name: str, limits: Limits) -> Outcome:
-    return catalogue.prove(name, limits, replay)
-
-
 PARTS = {
     addressing.PART: Part(addressing.claims, addressing.prove),
-    catalogue.PART: Part(catalogue.claims, _prove_kernel),
+    catalogue.PART: Part(catalogue.claims, catalogue.prove),
     protocol.PART: Part(protocol.claims, protocol.prove),
 }
 """In the order in which they are told."""

@@ -30,7 +30,6 @@ from kvsan.harness.verdict import HarnessError, UsageError
 from kvsan.invariants.proofs.kernels.catalogue import claim_of, prove_build
 from kvsan.invariants.proofs.kernels.ir import Rejected
 from kvsan.invariants.proofs.kernels.lowering import TTIR
-from kvsan.invariants.proofs.kernels.replaying import replay
 from kvsan.invariants.proofs.kernels.specification import Specification, Specify
 from kvsan.invariants.proofs.kernels.unknown_launch import UnknownLaunch
 from kvsan.invariants.proofs.obligation import Claim, Outcome
@@ -59,9 +58,7 @@ def prove(key: str, timeout_ms: int, seeds: int) -> Outcome:
     build = builds[int(number)]
     claim = _claim(build, specify, Path(file))
     try:
-        return with_seeds(
-            lambda limits: prove_build(claim, build, TTIR, None, specify, limits, replay), timeout_ms, seeds
-        )
+        return with_seeds(lambda limits: prove_build(claim, build, TTIR, None, specify, limits), timeout_ms, seeds)
     except (UsageError, HarnessError):
         raise
     except Exception as error:

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import z3
 
-from kvsan.invariants.proofs.term import _deciders
+from kvsan.invariants.proofs.term import deciders
 
 Result = TypeVar("Result")
 
@@ -48,11 +48,11 @@ def explore(
         if len(paths) + len(todo) > most_paths:
             raise Unbounded(f"more than {most_paths} paths")
         walk = _Walk(todo.pop(), assumptions, most_decisions)
-        _deciders.append(walk.decide)
+        deciders.append(walk.decide)
         try:
             paths.append(walk.end(function))
         finally:
-            _deciders.pop()
+            deciders.pop()
         todo += walk.others
     return paths
 

@@ -17,7 +17,7 @@ import z3
 Number: TypeAlias = "int | Term"
 """What formulas are written over."""
 
-_deciders: list[Callable[[z3.BoolRef], bool]] = []
+deciders: list[Callable[[z3.BoolRef], bool]] = []
 """Who answers when Python asks for the truth of a condition; the innermost last (`paths`)."""
 
 
@@ -179,12 +179,12 @@ def decide(condition: z3.BoolRef) -> bool:
     simple = z3.simplify(condition)
     if z3.is_true(simple) or z3.is_false(simple):
         return bool(z3.is_true(simple))
-    if not _deciders:
+    if not deciders:
         raise TypeError(
             f"{simple} is symbolic, and Python asks whether it is true: write both(...), one_of(...), either(...) of "
             "proofs.term for `and`, `or`, `if`; only paths.explore can answer"
         )
-    return _deciders[-1](simple)
+    return deciders[-1](simple)
 
 
 def floor_div(dividend: z3.ArithRef, divisor: z3.ArithRef) -> z3.ArithRef:
@@ -206,7 +206,7 @@ def _divisor(divisor: z3.ArithRef) -> z3.ArithRef:
     if z3.is_int_value(divisor):
         if divisor.as_long() == 0:
             raise ZeroDivisionError("integer division or modulo by zero")
-    elif _deciders and _deciders[-1](divisor == 0):
+    elif deciders and deciders[-1](divisor == 0):
         raise ZeroDivisionError("integer division or modulo by zero")
     return divisor
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -16,17 +15,15 @@ from kvsan.gpu_kernels.compile.builds import builds
 from kvsan.gpu_kernels.compile.worker import load
 from kvsan.invariants.proofs.kernels import decode_specs, move_specs, prefill_specs, write_specs
 from kvsan.invariants.proofs.kernels.lowering import TTGIR, TTIR, lower, ordered_signature
-from kvsan.invariants.proofs.kernels.prover import Subject, Verdict
+from kvsan.invariants.proofs.kernels.prover import Subject
 from kvsan.invariants.proofs.kernels.prover import prove as prove_subject
+from kvsan.invariants.proofs.kernels.replaying import replay
 from kvsan.invariants.proofs.kernels.specification import Specify
 from kvsan.invariants.proofs.kernels.unknown_launch import UnknownLaunch
 from kvsan.invariants.proofs.obligation import REFUTED, Claim, Counterexample, Outcome
 from kvsan.invariants.proofs.solver import Limits
 
 PART = "kernel"
-
-Replay = Callable[[Build, Subject, Verdict], str]
-"""Runs a counterexample on the real kernel, and says what that showed."""
 
 STATEMENT = (
     "every load and store is at the element that the specification names, where and only where it says, hence in bounds; no "
@@ -71,25 +68,24 @@ def claims() -> list[Claim]:
     return [_claim(name, *subject) for name, subject in _subjects().items()]
 
 
-def prove(name: str, limits: Limits, replay: Replay | None = None) -> Outcome:
+def prove(name: str, limits: Limits) -> Outcome:
     """Prove one claim by name."""
     build, level, target = _subjects()[name]
-    return prove_build(
-        _claim(name, build, level, target), build, level, target, specification_of(build.name), limits, replay
-    )
+    return prove_build(_claim(name, build, level, target), build, level, target, specification_of(build.name), limits)
 
 
 def prove_build(
-    claim: Claim, build: Build, level: str, target: str | None, specify: Specify, limits: Limits, replay: Replay | None
+    claim: Claim, build: Build, level: str, target: str | None, specify: Specify, limits: Limits, folder: str = ""
 ) -> Outcome:
-    """Prove a claim about a build; ``replay`` runs a counterexample."""
+    """Prove a claim about a build, a counterexample replayed; ``folder``: where the kernel's module is, if not among the
+    installed ones."""
     subject = subject_of(build, specify, level, target)
     verdict = prove_subject(subject, limits)
     counterexample = None
     if verdict.status == REFUTED:
         assert verdict.failed is not None
         assert verdict.case is not None
-        shown = replay(build, subject, verdict) if replay else ""
+        shown = replay(build, subject, verdict, folder=folder)
         constexprs = ", ".join(f"{name} = {value}" for name, value in subject.constexprs.items())
         story = (*verdict.story(), f"constexprs: {constexprs}")
         counterexample = Counterexample(verdict.failed.what, verdict.failed.line, verdict.case.values(), story, shown)

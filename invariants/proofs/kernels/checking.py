@@ -87,7 +87,7 @@ class _Checker:
 
     def demands(self) -> Iterator[Obligation]:
         for one in self._run.demands:
-            known = [*self._scoped(one.scope), *one.scope.conditions, *_ranges(one.lanes, one.shape)]
+            known = [*one.scope.known, *one.scope.conditions, *_ranges(one.lanes, one.shape)]
             yield self._obligation(one.what, known, one.holds, one.line, one.lanes, one.scope)
 
     def addresses(self) -> Iterator[Obligation]:
@@ -101,7 +101,7 @@ class _Checker:
                     f"{found[key]} {key[0]}s of {key[1]} in the kernel, {expected[key]} in its specification"
                 )
         for access in self._run.accesses:
-            known = [*self._scoped(access.scope), *_ranges(access.lanes, access.shape)]
+            known = [*access.scope.known, *_ranges(access.lanes, access.shape)]
             active = z3.And(*access.scope.conditions, access.active)
             wanted = self._launch.expected(access)
             place = at(access, self._programs)
@@ -134,7 +134,7 @@ class _Checker:
             inside = z3.And(
                 access.offset >= 0, access.offset <= lift(last), *(lift(size) >= 1 for size in tensor.shape)
             )
-            known = [*self._scoped(access.scope), *_ranges(access.lanes, access.shape), *access.scope.conditions]
+            known = [*access.scope.known, *_ranges(access.lanes, access.shape), *access.scope.conditions]
             yield self._obligation(
                 f"{access.kind} {access.tensor}: out of bounds", [*known, access.active], inside, access.line, access.lanes,
                 access.scope, {"offset": access.offset, "last_offset": lift(last)},
@@ -152,7 +152,7 @@ class _Checker:
                 raise Rejected(f"{len(found)} {name} in the kernel, {len(wanted)} in its specification")
         for loop, expected in zip(self._run.loops, specification.loops or (), strict=False):
             place = At(_three(self._programs), (), tuple(map(Term, loop.scope.loops)))
-            known = [*self._scoped(loop.scope), *loop.scope.conditions]
+            known = [*loop.scope.known, *loop.scope.conditions]
             for name, value, formula in (
                 ("start", loop.start, expected.start(place)), ("stop", loop.stop, expected.stop(place)),
                 ("step", loop.step, expected.step),
@@ -164,7 +164,7 @@ class _Checker:
             yield self._every_position(expected)
         for guard, expected_guard in zip(self._run.guards, specification.guards or (), strict=False):
             place = At(_three(self._programs), tuple(map(Term, guard.lanes)), tuple(map(Term, guard.scope.loops)))
-            known = [*self._scoped(guard.scope), *guard.scope.conditions, *_ranges(guard.lanes, guard.shape)]
+            known = [*guard.scope.known, *guard.scope.conditions, *_ranges(guard.lanes, guard.shape)]
             where = condition_of(expected_guard.where(place))
             more = {"taken": guard.condition, "expected_to_be_taken": where}
             yield self._obligation(
@@ -279,7 +279,7 @@ class _Checker:
             else:
                 wanted, place = self._launch.expected(access), at(access, self._programs)
                 element, active = tuple(map(lift, wanted.index(place))), condition_of(wanted.where(place))
-            known = [*self._run.definitions, *self._scoped(access.scope), *_ranges(access.lanes, access.shape)]
+            known = [*self._run.definitions, *access.scope.known, *_ranges(access.lanes, access.shape)]
             parts = [*known, active, *element, *map(lift, (*place.program, *place.lane, *place.loops))]
             if suffix:
                 parts = self._twins(parts)
@@ -347,9 +347,6 @@ class _Checker:
         if tensor is None:
             raise Rejected(f"the kernel accesses {name}, which the specification does not know")
         return tensor
-
-    def _scoped(self, scope: Scope) -> list[z3.BoolRef]:
-        return list(scope.known)
 
     def _obligation(
         self, what: str, known: list[z3.BoolRef], goal: z3.BoolRef, line: int, lanes: tuple[z3.ArithRef, ...], scope: Scope,
